@@ -1,0 +1,1 @@
+"""The tokenised corpus on disk."""

@@ -1,0 +1,1 @@
+"""The Megatron-core decoder, trained from the corpus files."""

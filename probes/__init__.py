@@ -1,0 +1,1 @@
+"""Checkpoints against signatures."""

@@ -1,0 +1,1 @@
+"""What the data says about a token."""
