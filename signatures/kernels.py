@@ -1,0 +1,219 @@
+"""Numba kernels of counting: arrays in, arrays out.
+
+A kernel sees arrays and integers, never a file, a partition or a setting; its twin of the same
+name in ``tests/reference.py`` says in plain Python what it computes.
+
+A *segment* is a run of input positions: position i of ``[start, stop)`` is an input and the token
+at i + 1 its label, so a segment reads the tokens ``start`` to ``stop`` inclusive. The documents of
+scope ``document`` and the samples of scope ``packed`` both become segments before they get here.
+
+Shapes: N tokens, S segments, V vocabulary, P pairs, W = ceil(V / 64) words of an occupancy bitmap,
+E entries (distinct pairs), R rows, K parts that are merged.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Ints = npt.NDArray[np.integer[Any]]
+Int64s = npt.NDArray[np.int64]
+Uint64s = npt.NDArray[np.uint64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_SHORT_ROW = 24  # labels that are sorted in place: cheaper than a visit to the dense counter
+_DENSE_SHARE = 8  # a row of more than V / 8 labels is read off the dense counter, not the bitmap
+
+
+def kernel(function: Function) -> Function:
+    """Compile ``function`` on first use and keep the result on disk where that is possible.
+
+    Numba looks for a cache beside the source, then in the user's cache folder. In a read-only
+    installation without either it refuses; the kernel is then compiled once per process.
+    """
+    try:
+        compiled: Function = njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        compiled = njit(nogil=True)(function)
+    return compiled
+
+
+@kernel
+def histogram(tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, counts_V: Int64s) -> int:
+    """Add the tokens at positions ``[start, stop)`` of every segment to ``counts_V``.
+
+    Returns
+    -------
+    int
+        -1, or the first position whose token is no index of ``counts_V``; counting ends there.
+    """
+    vocab_size = counts_V.size
+    for s in range(starts_S.size):
+        for i in range(starts_S[s], stops_S[s]):
+            token = np.int64(tokens_N[i])
+            if token < 0 or token >= vocab_size:
+                return i
+            counts_V[token] += 1
+    return -1
+
+
+@kernel
+def sort_labels(
+    tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, places_V: Int64s, labels_P: Ints
+) -> None:
+    """Sort the pairs by their first token, stably; only the second token is stored.
+
+    ``places_V[a]`` is where the row of token a begins in ``labels_P`` and, afterwards, where it
+    ends. All tokens must have passed `histogram`: an id outside V would be a wild write.
+    """
+    for s in range(starts_S.size):
+        start, stop = starts_S[s], stops_S[s]
+        if start >= stop:
+            continue
+        token = np.int64(tokens_N[start])
+        for i in range(start + 1, stop + 1):
+            label = np.int64(tokens_N[i])
+            place = places_V[token]
+            labels_P[place] = label
+            places_V[token] = place + 1
+            token = label
+
+
+@kernel
+def reduce_rows(
+    labels_P: Ints,
+    row_ends_V: Int64s,
+    first_row: int,
+    dense_V: npt.NDArray[np.uint32],
+    bitmap_W: Uint64s,
+    columns_E: Ints,
+    counts_E: npt.NDArray[np.uint32],
+    row_entries_V: Int64s,
+) -> tuple[int, int]:
+    """Turn rows of unsorted labels into sorted distinct columns with counts.
+
+    Works from ``first_row`` on until the next row might not fit into ``columns_E``, which must
+    hold at least V. ``labels_P`` is overwritten; ``dense_V`` and ``bitmap_W`` are all zero before
+    and after.
+
+    Returns
+    -------
+    tuple of int
+        The row to go on with (V when done) and the number of entries written.
+    """
+    vocab_size = row_ends_V.size
+    entries = 0
+    for row in range(first_row, vocab_size):
+        start = row_ends_V[row - 1] if row > 0 else np.int64(0)
+        labels = labels_P[start : row_ends_V[row]]
+        if entries + min(labels.size, vocab_size) > columns_E.size:
+            return row, entries
+        before = entries
+        if labels.size <= _SHORT_ROW:
+            entries = _emit_short(labels, columns_E, counts_E, entries)
+        elif labels.size * _DENSE_SHARE >= vocab_size:
+            for label in labels:
+                dense_V[label] += np.uint32(1)
+            entries = _emit_dense(dense_V, columns_E, counts_E, entries)
+        else:
+            for label in labels:
+                dense_V[label] += np.uint32(1)
+                bitmap_W[label >> 6] |= _ONE << np.uint64(label & 63)
+            entries = _emit_marked(dense_V, bitmap_W, columns_E, counts_E, entries)
+        row_entries_V[row] = entries - before
+    return vocab_size, entries
+
+
+@kernel
+def _emit_short(labels: Ints, columns_E: Ints, counts_E: Ints, entries: int) -> int:
+    """Insertion sort, then run lengths."""
+    for i in range(1, labels.size):
+        label = labels[i]
+        j = i
+        while j > 0 and labels[j - 1] > label:
+            labels[j] = labels[j - 1]
+            j -= 1
+        labels[j] = label
+    i = 0
+    while i < labels.size:
+        j = i + 1
+        while j < labels.size and labels[j] == labels[i]:
+            j += 1
+        columns_E[entries] = labels[i]
+        counts_E[entries] = j - i
+        entries += 1
+        i = j
+    return entries
+
+
+@kernel
+def _emit_dense(dense_V: Ints, columns_E: Ints, counts_E: Ints, entries: int) -> int:
+    """Read off and clear the whole dense counter."""
+    for column in range(dense_V.size):
+        if dense_V[column] != 0:
+            columns_E[entries] = column
+            counts_E[entries] = dense_V[column]
+            dense_V[column] = 0
+            entries += 1
+    return entries
+
+
+@kernel
+def _emit_marked(
+    dense_V: Ints, bitmap_W: Uint64s, columns_E: Ints, counts_E: Ints, entries: int
+) -> int:
+    """Read off and clear the marked places of the dense counter, in column order."""
+    for word in range(bitmap_W.size):
+        bits = bitmap_W[word]
+        if bits == 0:
+            continue
+        column = word << 6
+        while bits != 0:
+            while bits & np.uint64(255) == 0:
+                bits >>= np.uint64(8)
+                column += 8
+            if bits & _ONE:
+                columns_E[entries] = column
+                counts_E[entries] = dense_V[column]
+                dense_V[column] = 0
+                entries += 1
+            bits >>= _ONE
+            column += 1
+        bitmap_W[word] = 0
+    return entries
+
+
+@kernel
+def csr_fingerprint(indptr_R1: Ints, indices_E: Ints, data_E: Ints, first_row: int) -> np.uint64:
+    """Sum of count x h(1, row key) x h(2, column) over the entries, mod 2^64.
+
+    Row r of these arrays has the key ``first_row + r``; entry e of it stands at
+    ``e - indptr_R1[0]`` of ``indices_E``, so that a slice of a matrix needs no copy of its
+    pointers. h(k, x) is the k-th output of the generator SplitMix64 seeded with x. The
+    sum does not depend on how the entries are divided or ordered, so it is additive over parts.
+    """
+    total = np.uint64(0)
+    origin = np.int64(indptr_R1[0])
+    for row in range(indptr_R1.size - 1):
+        row_sum = np.uint64(0)
+        for e in range(np.int64(indptr_R1[row]) - origin, np.int64(indptr_R1[row + 1]) - origin):
+            row_sum += np.uint64(data_E[e]) * _hash(_TWO, np.uint64(indices_E[e]))
+        total += row_sum * _hash(_ONE, np.uint64(first_row + row))
+    return total
+
+
+@kernel
+def _hash(k: np.uint64, x: np.uint64) -> np.uint64:
+    """k-th output of SplitMix64 seeded with x."""
+    z = x + k * _GOLDEN
+    z = (z ^ (z >> _SHIFT_30)) * _MIX_1
+    z = (z ^ (z >> _SHIFT_27)) * _MIX_2
+    return z ^ (z >> _SHIFT_31)
