@@ -1,0 +1,195 @@
+"""From measured steps to the groups of a result: stacked, with the statistics of whole series.
+
+Shapes: T steps, n tokens, K components, M numbers, N neighbors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from probes.components import Components, align_signs
+from probes.measure import Measured, Reference
+from probes.results import dataset
+from probes.similarity import FloatArray
+from probes.statistics import bootstrap_rho, interval, mantel_p
+
+IntArray = npt.NDArray[np.int64]
+_SCALARS = (
+    "rho",
+    "spearman",
+    "mse",
+    "one_minus_mse",
+    "baseline_mse",
+    "rho_centred",
+    "rho_mean_removed",
+    "mean_similarity",
+    "num_pairs",
+    "num_undefined",
+)
+_LARGEST_ORDERED = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAxis:
+    """The probed tokens: what a token coordinate holds."""
+
+    tokens: IntArray
+    texts: Sequence[str]
+    occurrences: IntArray
+
+    def coordinates(self, dim: str = "token") -> dict[str, tuple[str, Any]]:
+        """Coordinates along ``dim``."""
+        return {
+            "token": (dim, self.tokens),
+            "token_text": (dim, list(self.texts)),
+            "occurrences": (dim, self.occurrences),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How many random draws the statistics take, and from which seed."""
+
+    permutations: int = 999
+    resamples: int = 1000
+    seed: int = 0
+
+
+def path_group(
+    measured: Sequence[Measured],
+    *,
+    steps: IntArray,
+    reference: Reference,
+    axis: TokenAxis,
+    draws: Draws,
+) -> xr.Dataset:
+    """Return the group of one path: metrics over steps, similarities, principal coordinates."""
+    series_Tnn = np.stack([step["similarity"] for step in measured])
+    scalars = {name: (("step",), [step[name] for step in measured]) for name in _SCALARS}
+    components = Components(
+        coordinates=align_signs(np.stack([step["pca"] for step in measured])),
+        explained=np.stack([step["explained_variance"] for step in measured]),
+    )
+    return dataset(
+        {
+            **scalars,
+            **_chance(reference.similarity, series_Tnn, scalars["rho"][1], draws),
+            "similarity": (("step", "token", "token_2"), series_Tnn.astype(np.float32)),
+            **_component_variables(components, reference.components, "token"),
+            "signature_similarity": (("token", "token_2"), reference.similarity),
+            "cluster_order": (("token",), cluster_order(reference.similarity)),
+        },
+        {
+            "step": ("step", steps),
+            **axis.coordinates(),
+            "token_2": ("token_2", axis.tokens),
+            "component": ("component", 1 + np.arange(components.explained.shape[-1])),
+            "bound": ("bound", ["low", "high"]),
+        },
+    )
+
+
+def number_group(
+    measured: Sequence[Measured], *, steps: IntArray, signature: Components, axis: TokenAxis
+) -> xr.Dataset:
+    """Tokens that read as numbers, by signature and by embedding."""
+    components = Components(
+        coordinates=align_signs(np.stack([step["pca"] for step in measured])),
+        explained=np.stack([step["explained_variance"] for step in measured]),
+    )
+    return dataset(
+        {
+            **_component_variables(components, signature, "token"),
+            "value": (("token",), [int(text) for text in axis.texts]),
+        },
+        {
+            "step": ("step", steps),
+            **axis.coordinates(),
+            "component": ("component", 1 + np.arange(components.explained.shape[-1])),
+        },
+    )
+
+
+def neighbor_group(
+    cosines_nm: FloatArray, *, axis: TokenAxis, others: IntArray, texts: Sequence[str], num: int
+) -> xr.Dataset:
+    """Return the ``num`` nearest of ``others`` for each token, itself left out."""
+    closeness_nm = np.where(axis.tokens[:, None] == others[None, :], -np.inf, cosines_nm)
+    closeness_nm = np.where(np.isnan(closeness_nm), -np.inf, closeness_nm)
+    num = min(num, len(others) - 1)
+    order_nN = np.argsort(-closeness_nm, axis=1, kind="stable")[:, :num]
+    found_nN = np.take_along_axis(closeness_nm, order_nN, axis=1)
+    names = np.array(texts, dtype=object)
+    return dataset(
+        {
+            "nearest": (("token", "neighbor"), others[order_nN]),
+            "nearest_text": (("token", "neighbor"), names[order_nN]),
+            "nearest_similarity": (
+                ("token", "neighbor"),
+                np.where(np.isinf(found_nN), np.nan, found_nN),
+            ),
+        },
+        {**axis.coordinates(), "neighbor": ("neighbor", 1 + np.arange(num))},
+    )
+
+
+def training_group(log: Sequence[Mapping[str, Any]]) -> xr.Dataset:
+    """Return the loss of every logged step of the training run."""
+    return dataset(
+        {
+            "loss": (("train_step",), [float(row["loss"]) for row in log]),
+            "tokens_seen": (("train_step",), [int(row.get("tokens", 0)) for row in log]),
+        },
+        {"train_step": ("train_step", [int(row["step"]) for row in log])},
+    )
+
+
+def cluster_order(similarity_nn: FloatArray) -> IntArray:
+    """Token places in the order of average-linkage clustering; undefined tokens come last."""
+    defined = np.flatnonzero(np.isfinite(np.diagonal(similarity_nn)))
+    undefined = np.setdiff1d(np.arange(len(similarity_nn)), defined)
+    if len(defined) < 3:
+        return np.concatenate([defined, undefined]).astype(np.int64)
+    distance = np.clip(1.0 - similarity_nn[np.ix_(defined, defined)], 0.0, 2.0)
+    tree = linkage(
+        squareform(distance, checks=False),
+        method="average",
+        optimal_ordering=len(defined) <= _LARGEST_ORDERED,
+    )
+    return np.concatenate([defined[leaves_list(tree)], undefined]).astype(np.int64)
+
+
+def _chance(
+    signature_nn: FloatArray, series_Tnn: FloatArray, rho: Sequence[Any], draws: Draws
+) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Return p and intervals of rho, and of how far it fell from its peak to the last step."""
+    p_T = mantel_p(signature_nn, series_Tnn, permutations=draws.permutations, seed=draws.seed)
+    rho_TB = bootstrap_rho(signature_nn, series_Tnn, resamples=draws.resamples, seed=draws.seed)
+    rho_T = np.array(rho, np.float64)
+    fall, fall_B = np.nan, np.full(draws.resamples, np.nan)
+    if np.isfinite(rho_T).any():
+        peak = int(np.nanargmax(rho_T))
+        fall, fall_B = rho_T[peak] - rho_T[-1], rho_TB[peak] - rho_TB[-1]
+    return {
+        "p": (("step",), p_T),
+        "rho_interval": (("step", "bound"), np.stack(interval(rho_TB), axis=-1)),
+        "fall": ((), fall),
+        "fall_interval": (("bound",), np.stack(interval(fall_B), axis=-1)),
+    }
+
+
+def _component_variables(
+    model: Components, signature: Components, dim: str
+) -> dict[str, tuple[tuple[str, ...], Any]]:
+    return {
+        "pca": (("step", dim, "component"), model.coordinates.astype(np.float32)),
+        "explained_variance": (("step", "component"), model.explained),
+        "signature_pca": ((dim, "component"), signature.coordinates),
+        "signature_explained_variance": (("component",), signature.explained),
+    }
