@@ -1,0 +1,195 @@
+"""Checkpoints: Megatron's torch_dist format plus ``staircase.json``, whole or not there.
+
+Layout of ``out/checkpoints``::
+
+    step_0000128/             weights, torch_dist; staircase.json says what they are
+    step_0000128/optimizer/   what a resume needs, torch_dist; only in the newest few
+    step_0000256.partial/     being written, or left by a run that was killed; never read
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from lm_training import cpu
+from lm_training.distributed import is_first_process
+from lm_training.megatron_core import dist_checkpointing, parallel_state
+from lm_training.model import Decoder
+from lm_training.torch_dist import TorchDistWriter
+
+FORMAT_VERSION = 1
+DESCRIPTION = "staircase.json"
+OPTIMIZER = "optimizer"
+_ASIDE = ".partial"
+
+RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
+"""The one sharding of the distributed optimizer that resumes right on CPU and other layouts."""
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run.
+
+    Parameters
+    ----------
+    folder
+        ``out/checkpoints``.
+    description
+        The part of ``staircase.json`` that is the same for every step.
+    keep_optimizer
+        Newest checkpoints that keep the optimizer state; with 0 it is written only on demand.
+    asynchronous
+        Let files be written by a thread, from copies, while training goes on.
+    on_checkpoint
+        Called on the first process with step and path of each checkpoint once it is whole.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        decoder: Decoder,
+        optimizer: Any,
+        description: dict[str, Any],
+        keep_optimizer: int,
+        asynchronous: bool,
+        on_checkpoint: Callable[[int, Path], None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._decoder = decoder
+        self._optimizer = optimizer
+        self._description = description
+        self._keep_optimizer = keep_optimizer
+        self._pool = ThreadPoolExecutor(1) if asynchronous else None
+        self._on_checkpoint = on_checkpoint
+        self._unfinished: tuple[int, list[TorchDistWriter]] | None = None
+
+    def save(self, step: int, position: dict[str, Any], *, resumable: bool = False) -> None:
+        """Save the state after ``step``; ``position`` joins the description.
+
+        ``resumable`` writes the optimizer state whatever the keep policy says.
+        """
+        self.finish()
+        aside = self._folder / (step_name(step) + _ASIDE)
+        with_optimizer = step > 0 and (resumable or self._keep_optimizer > 0)
+        embedding = input_embedding(self._decoder)
+        if is_first_process():
+            shutil.rmtree(aside, ignore_errors=True)
+            (aside / OPTIMIZER if with_optimizer else aside).mkdir(parents=True)
+            assert embedding is not None
+            description = self._description | {"step": step} | position
+            description["embedding_hash"] = hashlib.sha256(embedding.tobytes()).hexdigest()
+            (aside / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+        dist.barrier()
+        self._unfinished = step, self._write_shards(aside, with_optimizer=with_optimizer)
+        if self._pool is None:
+            self.finish()
+
+    def _write_shards(self, aside: Path, *, with_optimizer: bool) -> list[TorchDistWriter]:
+        writers = [TorchDistWriter(self._pool) for _ in range(1 + with_optimizer)]
+        with cpu.cuda_means_cpu():
+            weights = self._decoder.inner.sharded_state_dict()
+            dist_checkpointing.save(weights, str(aside), sharded_strategy=writers[0])
+            if with_optimizer:
+                state = optimizer_state(self._decoder, self._optimizer, is_loading=False)
+                dist_checkpointing.save(state, str(aside / OPTIMIZER), sharded_strategy=writers[1])
+        return writers
+
+    def finish(self) -> None:
+        """Wait for the checkpoint being written, if any, and put it in its place."""
+        if self._unfinished is None:
+            return
+        step, writers = self._unfinished
+        self._unfinished = None
+        for writer in writers:
+            writer.finish()
+        if is_first_process():
+            path = self._folder / step_name(step)
+            _put_in_place(path.with_name(path.name + _ASIDE), path)
+            _drop_old_optimizers(self._folder, keep=max(1, self._keep_optimizer))
+            if self._on_checkpoint is not None:
+                self._on_checkpoint(step, path)
+        dist.barrier()
+
+    def close(self) -> None:
+        """Let the writing thread end; what was not finished stays aside."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def step_name(step: int) -> str:
+    """Return the folder name of a step; names sort as the steps do."""
+    return f"step_{step:07d}"
+
+
+def step_of(path: Path) -> int:
+    """Return the step a checkpoint folder is named for."""
+    return int(path.name.removeprefix("step_"))
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in ``folder`` that are whole, oldest first."""
+    found = (path for path in folder.glob("step_*") if path.suffix != _ASIDE)
+    return sorted(path for path in found if (path / DESCRIPTION).is_file())
+
+
+def remove_unfinished(folder: Path) -> list[Path]:
+    """Remove what a killed run left half-written; return what was removed."""
+    left = sorted(folder.glob(f"*{_ASIDE}"))
+    for path in left:
+        shutil.rmtree(path)
+    return left
+
+
+def optimizer_state(decoder: Decoder, optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
+    """Return the optimizer's sharded state, laid out so that any process layout can read it."""
+    weights = decoder.inner.sharded_state_dict(metadata=RESHARDABLE)
+    return optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=RESHARDABLE)
+
+
+def input_embedding(decoder: Decoder) -> npt.NDArray[np.float32] | None:
+    """Collect the input embedding (vocab_size, hidden_size); None but on the first process.
+
+    Collective over the first pipeline stage's tensor-parallel processes.
+    """
+    if not parallel_state.is_pipeline_first_stage():
+        return None
+    part = decoder.inner.embedding.word_embeddings.weight.detach()
+    parts = [torch.empty_like(part) for _ in range(_tensor_ways())]
+    dist.all_gather(parts, part, group=parallel_state.get_tensor_model_parallel_group())
+    return torch.cat(parts).float().cpu().numpy() if is_first_process() else None
+
+
+def _tensor_ways() -> int:
+    return parallel_state.get_tensor_model_parallel_world_size()
+
+
+def _put_in_place(aside: Path, path: Path) -> None:
+    """Rename a whole checkpoint to its final name, durably; replace an older one of that step."""
+    if path.exists():
+        replaced = path.with_name(path.name + ".replaced" + _ASIDE)
+        path.rename(replaced)
+        aside.rename(path)
+        shutil.rmtree(replaced)
+    else:
+        aside.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _drop_old_optimizers(folder: Path, *, keep: int) -> None:
+    """Remove the optimizer state of all but the newest ``keep`` checkpoints that have one."""
+    for path in [path for path in whole_checkpoints(folder) if (path / OPTIMIZER).is_dir()][:-keep]:
+        dropped = folder / f"{path.name}.{OPTIMIZER}{_ASIDE}"
+        (path / OPTIMIZER).rename(dropped)
+        shutil.rmtree(dropped)

@@ -1,0 +1,176 @@
+"""Going on from a checkpoint: which one, whether it fits this run, and loading it."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from lm_training import cpu
+from lm_training.checkpoint import (
+    DESCRIPTION,
+    FORMAT_VERSION,
+    OPTIMIZER,
+    optimizer_state,
+    whole_checkpoints,
+)
+from lm_training.config import RunConfig
+from lm_training.megatron_core import ShardedTensor, dist_checkpointing
+from lm_training.model import Decoder
+from lm_training.optimizer import loadable_optimizer
+
+
+class CheckpointFormatError(ValueError):
+    """A checkpoint that this run cannot go on from."""
+
+
+def resume_point(folder: Path) -> Path | None:
+    """Return the newest checkpoint that a run can go on from; None where there is none at all.
+
+    Raises
+    ------
+    CheckpointFormatError
+        There are checkpoints, but past step 0 none holds the optimizer state.
+    """
+    whole = whole_checkpoints(folder)
+    resumable = [path for path in whole if (path / OPTIMIZER).is_dir()]
+    if not resumable and len(whole) > 1:
+        raise CheckpointFormatError(
+            f"{folder}: {len(whole)} checkpoints, none with optimizer state ([checkpoint] "
+            "keep_optimizer = 0); a run cannot go on from weights alone: start it afresh in "
+            "another out, with keep_optimizer of at least 1"
+        )
+    return resumable[-1] if resumable else None
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read ``staircase.json`` of a checkpoint."""
+    description: dict[str, Any] = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+    if description.get("format_version") != FORMAT_VERSION:
+        raise CheckpointFormatError(
+            f"{path / DESCRIPTION}: format_version {description.get('format_version')!r}, this "
+            f"code reads {FORMAT_VERSION}; resume with the version that wrote it"
+        )
+    return description
+
+
+def resolved(run: RunConfig) -> dict[str, Any]:
+    """Return ``run`` as plain values, ready for JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(run), default=str))
+    return plain
+
+
+def refuse_other_run(path: Path, run: RunConfig, description: dict[str, Any]) -> None:
+    """Refuse to go on with another model, other data or another schedule.
+
+    Where the run lives, how it is cut over processes, and what is kept and logged may change.
+
+    Raises
+    ------
+    CheckpointFormatError
+        Lists every key that differs.
+    """
+    before, now = (_decisive(config) for config in (description["config"], resolved(run)))
+    differing = [
+        f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if differing:
+        raise CheckpointFormatError(
+            f"{path}: belongs to another run: {'; '.join(differing)}; put these back, or start "
+            "afresh in another out"
+        )
+
+
+def _decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """Flatten the keys that decide the numbers of a run."""
+    model = {f"model.{name}": value for name, value in config["model"].items() if name != "preset"}
+    train = {
+        f"train.{name}": value
+        for name, value in config["train"].items()
+        if name != "micro_batch_size"
+    }
+    data = {"data.seq_length": config["data"]["seq_length"]}
+    return {"seed": config["seed"]} | model | train | data
+
+
+def refuse_other_data(path: Path, description: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse a corpus or a sample order other than the checkpoint's; names may differ."""
+    for key in ("tokenizer_hash", "order_hash"):
+        if description[key] != now[key]:
+            raise CheckpointFormatError(
+                f"{path}: trained with {key} {str(description[key])[:12]}, this run has "
+                f"{str(now[key])[:12]}; resume on the corpus it was trained on"
+            )
+    before, after = (
+        [(file["sha256"], file["tokens"]) for file in facts["corpus"]]
+        for facts in (description, now)
+    )
+    if before != after:
+        raise CheckpointFormatError(
+            f"{path}: the corpus is not the one it was trained on (tokens {before} before, {after} "
+            "now); put the old files back, or start afresh in another out"
+        )
+
+
+def load(path: Path, decoder: Decoder, optimizer: Any) -> None:
+    """Load weights and optimizer state, onto whatever layout this run has.
+
+    Raises
+    ------
+    CheckpointFormatError
+        Keys are missing or unexpected, or shapes differ; all are listed.
+    """
+    with cpu.cuda_means_cpu(), torch.no_grad():
+        weights = decoder.inner.sharded_state_dict()
+        refuse_mismatch(path, weights)
+        decoder.inner.load_state_dict(dist_checkpointing.load(weights, str(path)))
+        with loadable_optimizer(optimizer):
+            state = optimizer_state(decoder, optimizer, is_loading=True)
+            refuse_mismatch(path / OPTIMIZER, state)
+            optimizer.load_state_dict(dist_checkpointing.load(state, str(path / OPTIMIZER)))
+
+
+def refuse_mismatch(path: Path, wanted: Any) -> None:
+    """Compare what all processes together want with what ``path`` holds."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, _global_shapes(wanted))
+    for part in every:
+        shapes |= part
+    stored = {
+        key: tuple(facts.size)
+        for key, facts in FileSystemReader(path).read_metadata().state_dict_metadata.items()
+        if isinstance(facts, TensorStorageMetadata)
+    }
+    problems = [f"missing {sorted(missing)}"] if (missing := shapes.keys() - stored.keys()) else []
+    if unexpected := stored.keys() - shapes.keys():
+        problems.append(f"unexpected {sorted(unexpected)}")
+    problems += [
+        f"{key} is {stored[key]}, {shape} is needed"
+        for key, shape in sorted(shapes.items())
+        if key in stored and stored[key] != shape
+    ]
+    if problems:
+        raise CheckpointFormatError(
+            f"{path}: does not fit this model: {'; '.join(problems)}; use the run file that it was "
+            "trained with"
+        )
+
+
+def _global_shapes(state: Any) -> dict[str, tuple[int, ...]]:
+    """Return key and whole shape of every sharded tensor inside ``state``."""
+    if isinstance(state, ShardedTensor):
+        return {state.key: tuple(state.global_shape)}
+    if isinstance(state, dict):
+        state = list(state.values())
+    found: dict[str, tuple[int, ...]] = {}
+    if isinstance(state, list | tuple):
+        for item in state:
+            found |= _global_shapes(item)
+    return found
