@@ -8,7 +8,6 @@ only file that imports zarr.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,15 +21,6 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore
 
 from corpus.progress import SILENT, Progress
-from signatures.integrity import (
-    FileRecord,
-    Manifest,
-    ShardRecord,
-    attribute_checksum,
-    file_checksum,
-    manifest_problems,
-    wrapping_sum,
-)
 from signatures.layout import (
     COUNTS,
     CSR_ARRAYS,
@@ -45,10 +35,21 @@ from signatures.layout import (
     check_vectors,
     grid,
 )
-from signatures.matrix import StoredCounts
-from signatures.placement import move_into_place, read_attributes, require_free, sync_tree
+from signatures.manifest import (
+    INTEGRITY,
+    Manifest,
+    ShardRecord,
+    attribute_checksum,
+    file_checksum,
+    manifest_problems,
+    read_head,
+    wrapping_sum,
+)
+from signatures.matrix import Array, StoredCounts
+from signatures.placement import move_into_place, require_free, sync_tree
 from signatures.ranking import top_tokens
 from signatures.reading import Contents, Signatures, mix
+from signatures.sharding import ShardedArray, exactly, ranges, shard_file
 from signatures.spec import ATTRIBUTE, SignatureFormatError, StoreSpec, Totals
 from signatures.verification import verify_contents
 
@@ -70,7 +71,6 @@ __all__ = [
     "write_shard",
 ]
 
-INTEGRITY = "integrity"
 _CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _CODECS = (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec())
 """Chosen by measurement (docs/store.md); the checksum lets a reader notice an altered chunk."""
@@ -120,7 +120,7 @@ def create_store(
             f"{partial} exists; another count writes there or was interrupted: "
             "go on with --resume, or remove it"
         )
-    root = zarr.open_group(_LoudStore(partial), mode="w-", zarr_format=3)
+    root = zarr.open_group(_ShardStore(partial), mode="w-", zarr_format=3)
     root.attrs[ATTRIBUTE] = dataclasses.replace(spec, complete=False).to_attribute()
     for name, layout in matrices.items():
         group = root.create_group(name, attributes={**_CSR, "shape": list(layout.shape)})
@@ -140,7 +140,7 @@ def shard_ranges(partial: Path, matrix: str, array: str) -> list[tuple[int, int]
 
     ``matrix`` is ``counts``, ``halves/even``, or ``""`` for an array at the root.
     """
-    return _ranges(_array(partial, _join(matrix, array)))
+    return _shards_of(_array(partial, _join(matrix, array)))
 
 
 def write_shard(
@@ -157,13 +157,12 @@ def write_shard(
     """
     name = _join(matrix, array)
     stored = _array(partial, name)
-    start, stop = _ranges(stored)[index]
+    start, stop = _shards_of(stored)[index]
     needed = (stop - start, *stored.shape[1:])
     if values.shape != needed:
         raise ValueError(f"{name} shard {index}: {values.shape} values given, {needed} needed")
-    narrowed = _exactly(values, stored.dtype, f"{name} shard {index}")
-    file = _shard_file(stored, index)
-    (partial / file).unlink(missing_ok=True)  # else zarr reads the old shard before replacing it
+    narrowed = exactly(values, stored.dtype, f"{name} shard {index}")
+    file = shard_file(stored.path, index, stored.ndim)
     stored[start:stop] = narrowed
     written = file_checksum(partial / file)
     return ShardRecord(
@@ -274,7 +273,7 @@ def verify_store(path: Path | str, *, workers: int = 2, progress: Progress = SIL
     """
     path = Path(path)
     try:
-        spec, manifest = _read_head(path)
+        spec, manifest = read_head(path)
     except SignatureFormatError as error:
         return [str(error)]
     problems = manifest_problems(path, manifest, deep=True)
@@ -294,8 +293,12 @@ def verify_store(path: Path | str, *, workers: int = 2, progress: Progress = SIL
     return problems
 
 
-class _LoudStore(LocalStore):
-    """A folder in which an absent shard is an error; zarr itself would read it as zeros."""
+class _ShardStore(LocalStore):
+    """A folder of shards. Reading, an absent shard is an error; zarr would read it as zeros.
+
+    Writing, a shard that is there is never read: it is replaced whole, in one rename, so that a
+    task may run twice, even at once.
+    """
 
     async def get(
         self,
@@ -303,59 +306,17 @@ class _LoudStore(LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Read the bytes of ``key``; None only for metadata, or while writing."""
+        """Read the bytes of ``key``; None for metadata that is not there, and while writing."""
+        array, of_shard, coordinates = key.rpartition("/c/")
+        if of_shard and not self.read_only:
+            return None
         found = await super().get(key, prototype, byte_range)
-        array, separator, shard = key.rpartition("/c/")
-        if found is None and separator and self.read_only:
+        if found is None and of_shard:
             raise SignatureFormatError(
-                f"{self.root}: array {array}, shard {shard.split('/')[0]} is missing; "
+                f"{self.root}: array {array}, shard {coordinates.split('/')[0]} is missing; "
                 "restore it from a copy, or count the corpus again"
             )
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _ShardedArray:
-    """An array of an open store; damage that a read meets is named by array and shard."""
-
-    where: Path
-    name: str
-    array: zarr.Array[Any]
-    shards: tuple[ShardRecord, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.array.dtype
-
-    def __getitem__(self, part: slice) -> npt.NDArray[Any]:
-        try:
-            return np.asarray(self.array[part])
-        except (OSError, MemoryError, SignatureFormatError):
-            raise
-        except Exception as error:  # zarr and its codecs raise many kinds on altered bytes
-            raise SignatureFormatError(
-                f"{self.where}: array {self.name}, {self._damage(part)}: {error}; "
-                "`staircase signatures verify` lists all damage"
-            ) from error
-
-    def _damage(self, part: slice) -> str:
-        """Name the altered shards among those that ``part`` touches."""
-        ranges = _ranges(self.array)
-        touched = [s for s in self.shards if _overlap(ranges[s.shard], part)]
-        altered = [
-            str(s.shard)
-            for s in touched
-            if file_checksum(self.where / s.file) != FileRecord(s.bytes, s.checksum)
-        ]
-        return f"shard {', '.join(altered or [str(s.shard) for s in touched])} cannot be read"
-
-
-def _overlap(shard: tuple[int, int], part: slice) -> bool:
-    return bool(shard[0] < part.stop and part.start < shard[1])
 
 
 def _lay_out(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -374,7 +335,7 @@ def _lay_out(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: np.dty
 def _array(partial: Path, name: str) -> zarr.Array[Any]:
     """Open an array for writing."""
     try:
-        array = zarr.open_array(_LoudStore(partial), path=name, mode="r+", zarr_format=3)
+        array = zarr.open_array(_ShardStore(partial), path=name, mode="r+", zarr_format=3)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"{partial}: no array {name!r} here: {error}") from error
     return cast("zarr.Array[Any]", array.with_config(_WRITE_ALL))
@@ -384,41 +345,20 @@ def _join(matrix: str, array: str) -> str:
     return f"{matrix}/{array}" if matrix else array
 
 
-def _ranges(array: zarr.Array[Any]) -> list[tuple[int, int]]:
+def _shards_of(array: zarr.Array[Any]) -> list[tuple[int, int]]:
     assert array.shards is not None
-    length, step = array.shape[0], array.shards[0]
-    return [(start, min(start + step, length)) for start in range(0, length, step)]
-
-
-def _shard_file(array: zarr.Array[Any], index: int) -> str:
-    coordinates = (index, *[0] * (len(array.shape) - 1))
-    return f"{array.path}/c/{'/'.join(map(str, coordinates))}"
-
-
-def _exactly(values: npt.NDArray[Any], dtype: np.dtype[Any], where: str) -> npt.NDArray[Any]:
-    """Return ``values`` as ``dtype``, refusing any that it cannot hold."""
-    if values.dtype == dtype:
-        return values
-    if not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"{where}: values are {values.dtype}, integers are needed")
-    limits = np.iinfo(dtype)
-    if values.size and not (limits.min <= int(values.min()) and int(values.max()) <= limits.max):
-        raise ValueError(
-            f"{where}: values from {values.min()} to {values.max()} do not fit into {dtype}; "
-            "give the layout the largest count"
-        )
-    return values.astype(dtype)
+    return ranges(array.shape[0], array.shards[0])
 
 
 def _with_vectors(partial: Path, records: Iterable[ShardRecord]) -> tuple[ShardRecord, ...]:
     """Add records of the arrays that ``create_store`` wrote, and check that none is lacking."""
     known = {(record.array, record.shard): record for record in records}
-    root = zarr.open_group(_LoudStore(partial, read_only=True), mode="r", zarr_format=3)
+    root = zarr.open_group(_ShardStore(partial, read_only=True), mode="r", zarr_format=3)
     for name, array in root.arrays():
         if name not in (ROWS, VALUES):
             known |= _records_on_disk(partial, name, array)
     for name, array in _all_arrays(root):
-        for shard in range(len(_ranges(array))):
+        for shard in range(len(_shards_of(array))):
             if (name, shard) not in known:
                 raise RuntimeError(
                     f"{partial}: no record of array {name}, shard {shard}: it was never written; "
@@ -431,8 +371,8 @@ def _records_on_disk(
     partial: Path, name: str, array: zarr.Array[Any]
 ) -> dict[tuple[str, int], ShardRecord]:
     records = {}
-    for shard, (start, stop) in enumerate(_ranges(array)):
-        file = _shard_file(array, shard)
+    for shard, (start, stop) in enumerate(_shards_of(array)):
+        file = shard_file(name, shard, array.ndim)
         found, total = file_checksum(partial / file), wrapping_sum(np.asarray(array[start:stop]))
         records[name, shard] = ShardRecord(
             name, shard, file, found.bytes, found.checksum, stop - start, total
@@ -453,7 +393,9 @@ def _metadata_files(partial: Path) -> list[str]:
 
 def _finish(partial: Path, spec: StoreSpec, manifest: Manifest) -> None:
     """Write ``integrity``, force everything to disk, and only then say complete."""
-    root = zarr.open_group(_LoudStore(partial), mode="r+", zarr_format=3)
+    root = zarr.open_group(_ShardStore(partial), mode="r+", zarr_format=3)
+    for abandoned in partial.rglob("*.partial"):  # a writer that was killed leaves its file
+        abandoned.unlink()
     root.create_group(INTEGRITY, attributes=manifest.to_attributes(), overwrite=True)
     sync_tree(partial)
     root.attrs[ATTRIBUTE] = dataclasses.replace(spec, complete=True).to_attribute()
@@ -461,7 +403,7 @@ def _finish(partial: Path, spec: StoreSpec, manifest: Manifest) -> None:
 
 
 def _open_one(path: Path) -> Contents:
-    spec, manifest = _read_head(path)
+    spec, manifest = read_head(path)
     if problems := manifest_problems(path, manifest, deep=False):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise SignatureFormatError(
@@ -470,41 +412,10 @@ def _open_one(path: Path) -> Contents:
     return _contents(path, spec, manifest)
 
 
-def _read_head(path: Path) -> tuple[StoreSpec, Manifest]:
-    """Read and validate the root attribute and the manifest.
-
-    Raises
-    ------
-    FileNotFoundError
-        Nothing at ``path``.
-    SignatureFormatError
-        Something else than a complete store of this format version.
-    """
-    attributes = read_attributes(path, "zarr.json")
-    if ATTRIBUTE not in attributes:
-        raise SignatureFormatError(
-            f"{path}: a Zarr group without the attribute {ATTRIBUTE!r}; "
-            "a store made by `staircase count` is needed"
-        )
-    spec = StoreSpec.from_attribute(attributes[ATTRIBUTE], where=str(path))
-    if not spec.complete:
-        raise SignatureFormatError(
-            f"{path}: the store is not complete; its count was interrupted: run it again with "
-            "--resume"
-        )
-    attributes = read_attributes(path, f"{INTEGRITY}/zarr.json")
-    try:
-        return spec, Manifest.from_attributes(attributes)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SignatureFormatError(
-            f"{path}: {INTEGRITY}/zarr.json is no manifest ({error}); count the corpus again"
-        ) from error
-
-
 def _contents(path: Path, spec: StoreSpec, manifest: Manifest) -> Contents:
     """Open all arrays that the manifest names; raises SignatureFormatError."""
     try:
-        root = zarr.open_group(_LoudStore(path, read_only=True), mode="r", zarr_format=3)
+        root = zarr.open_group(_ShardStore(path, read_only=True), mode="r", zarr_format=3)
         names = [n.removesuffix("/zarr.json") for n in manifest.files]
         members = {name: root[name] for name in names}
     except (KeyError, ValueError, FileNotFoundError) as error:
@@ -523,18 +434,18 @@ def _contents(path: Path, spec: StoreSpec, manifest: Manifest) -> Contents:
     )
 
 
-def _sharded(path: Path, name: str, array: zarr.Array[Any], manifest: Manifest) -> _ShardedArray:
+def _sharded(path: Path, name: str, array: zarr.Array[Any], manifest: Manifest) -> ShardedArray:
     shards = tuple(shard for shard in manifest.shards if shard.array == name)
-    if [shard.shard for shard in shards] != list(range(len(_ranges(array)))):
+    if [shard.shard for shard in shards] != list(range(len(_shards_of(array)))):
         raise SignatureFormatError(
-            f"{path}: array {name} has {len(_ranges(array))} shards, the manifest names "
+            f"{path}: array {name} has {len(_shards_of(array))} shards, the manifest names "
             f"{len(shards)}; count the corpus again"
         )
-    return _ShardedArray(path, name, array, shards)
+    return ShardedArray(path, name, cast("Array", array), tuple(_shards_of(array)), shards)
 
 
 def _matrix(
-    path: Path, name: str, members: Mapping[str, Any], arrays: Mapping[str, _ShardedArray]
+    path: Path, name: str, members: Mapping[str, Any], arrays: Mapping[str, ShardedArray]
 ) -> StoredCounts | None:
     if name not in members:
         return None

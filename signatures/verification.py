@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from corpus.progress import SILENT, Progress
-from signatures.integrity import Findings, Keys, ShardRecord, scan
 from signatures.layout import (
     ROWS,
     VALUES,
@@ -20,11 +19,11 @@ from signatures.layout import (
     check_matrices,
     check_vectors,
 )
+from signatures.manifest import MODULUS, ShardRecord
 from signatures.matrix import StoredCounts
 from signatures.reading import Contents
+from signatures.scan import Findings, Keys, scan
 from signatures.spec import SignatureFormatError
-
-_MODULUS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def _shard_sum_problems(
     counts: StoredCounts, found: Findings, shards: Sequence[ShardRecord]
 ) -> list[str]:
     recorded = sum(shard.sum for shard in shards if shard.array == f"{counts.name}/data")
-    if found.problems or (found.total - recorded) % _MODULUS == 0:
+    if found.problems or (found.total - recorded) % MODULUS == 0:
         return []
     return [f"{counts.where}: counts add up to {found.total}, the shards' sums to {recorded}"]
 
