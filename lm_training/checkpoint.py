@@ -1,15 +1,7 @@
-"""Checkpoints: Megatron's torch_dist format plus ``staircase.json``, whole or not there.
-
-Layout of ``out/checkpoints``::
-
-    step_0000128/             weights, torch_dist; staircase.json says what they are
-    step_0000128/optimizer/   what a resume needs, torch_dist; only in the newest few
-    step_0000256.partial/     being written, or left by a run that was killed; never read
-"""
+"""Checkpoints: Megatron's torch_dist format plus ``staircase.json``, whole or not there."""
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +15,17 @@ import torch.distributed as dist
 
 from lm_training import cpu
 from lm_training.distributed import is_first_process
+from lm_training.folder import (
+    ASIDE,
+    DESCRIPTION,
+    OPTIMIZER,
+    drop_old_optimizers,
+    put_in_place,
+    step_name,
+)
 from lm_training.megatron_core import dist_checkpointing, parallel_state
 from lm_training.model import Decoder
 from lm_training.torch_dist import TorchDistWriter
-
-FORMAT_VERSION = 1
-DESCRIPTION = "staircase.json"
-OPTIMIZER = "optimizer"
-_ASIDE = ".partial"
 
 RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
 """The one sharding of the distributed optimizer that resumes right on CPU and other layouts."""
@@ -79,7 +74,7 @@ class CheckpointWriter:
         ``resumable`` writes the optimizer state whatever the keep policy says.
         """
         self.finish()
-        aside = self._folder / (step_name(step) + _ASIDE)
+        aside = self._folder / (step_name(step) + ASIDE)
         with_optimizer = step > 0 and (resumable or self._keep_optimizer > 0)
         embedding = input_embedding(self._decoder)
         if is_first_process():
@@ -114,8 +109,8 @@ class CheckpointWriter:
             writer.finish()
         if is_first_process():
             path = self._folder / step_name(step)
-            _put_in_place(path.with_name(path.name + _ASIDE), path)
-            _drop_old_optimizers(self._folder, keep=max(1, self._keep_optimizer))
+            put_in_place(path.with_name(path.name + ASIDE), path)
+            drop_old_optimizers(self._folder, keep=max(1, self._keep_optimizer))
             if self._on_checkpoint is not None:
                 self._on_checkpoint(step, path)
         dist.barrier()
@@ -124,30 +119,6 @@ class CheckpointWriter:
         """Let the writing thread end; what was not finished stays aside."""
         if self._pool is not None:
             self._pool.shutdown()
-
-
-def step_name(step: int) -> str:
-    """Return the folder name of a step; names sort as the steps do."""
-    return f"step_{step:07d}"
-
-
-def step_of(path: Path) -> int:
-    """Return the step a checkpoint folder is named for."""
-    return int(path.name.removeprefix("step_"))
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder`` that are whole, oldest first."""
-    found = (path for path in folder.glob("step_*") if path.suffix != _ASIDE)
-    return sorted(path for path in found if (path / DESCRIPTION).is_file())
-
-
-def remove_unfinished(folder: Path) -> list[Path]:
-    """Remove what a killed run left half-written; return what was removed."""
-    left = sorted(folder.glob(f"*{_ASIDE}"))
-    for path in left:
-        shutil.rmtree(path)
-    return left
 
 
 def optimizer_state(decoder: Decoder, optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
@@ -171,25 +142,3 @@ def input_embedding(decoder: Decoder) -> npt.NDArray[np.float32] | None:
 
 def _tensor_ways() -> int:
     return parallel_state.get_tensor_model_parallel_world_size()
-
-
-def _put_in_place(aside: Path, path: Path) -> None:
-    """Rename a whole checkpoint to its final name, durably; replace an older one of that step."""
-    if path.exists():
-        replaced = path.with_name(path.name + ".replaced" + _ASIDE)
-        path.rename(replaced)
-        aside.rename(path)
-        shutil.rmtree(replaced)
-    else:
-        aside.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-def _drop_old_optimizers(folder: Path, *, keep: int) -> None:
-    """Remove the optimizer state of all but the newest ``keep`` checkpoints that have one."""
-    for path in [path for path in whole_checkpoints(folder) if (path / OPTIMIZER).is_dir()][:-keep]:
-        dropped = folder / f"{path.name}.{OPTIMIZER}{_ASIDE}"
-        (path / OPTIMIZER).rename(dropped)
-        shutil.rmtree(dropped)

@@ -10,9 +10,8 @@ import torch
 
 from lm_training import cpu
 from lm_training.config import RunConfig
-from lm_training.model import count_parameters
-
-LOG = "train.jsonl"
+from lm_training.folder import LOG
+from lm_training.parameters import count_parameters
 
 _DENSE_BF16_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "B200": 2250e12}
 """Peak of one chip, from the vendor's data sheets, without sparsity."""

@@ -20,6 +20,8 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r".*[Ff]alling back to", category=UserWarning)
+            warnings.filterwarnings("ignore", message="Please use DTensor", category=FutureWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron\.")
             for module in (r"torch\.jit\.", r"megatron\.", r"numpy\.core"):
                 warnings.filterwarnings("ignore", category=DeprecationWarning, module=module)
             yield
@@ -34,7 +36,7 @@ with quiet():
         BlendedMegatronDatasetBuilder,
     )
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.strategies.base import SaveShardedStrategy
     from megatron.core.dist_checkpointing.strategies.torch import (
         MCoreSavePlanner,
@@ -80,6 +82,7 @@ __all__ = [
     "OptimizerConfig",
     "SaveShardedStrategy",
     "ShardedTensor",
+    "ShardedTensorFactory",
     "TransformerConfig",
     "dist_checkpointing",
     "finalize_model_grads",

@@ -6,7 +6,7 @@ import torch
 
 from lm_training import cpu
 from lm_training.attention import CausalAttention
-from lm_training.config import ModelConfig, RunConfig
+from lm_training.config import RunConfig
 from lm_training.initialisation import initialise_
 from lm_training.megatron_core import (
     HAS_TRANSFORMER_ENGINE,
@@ -109,22 +109,3 @@ def transformer_config(run: RunConfig) -> TransformerConfig:
         bias_dropout_fusion=False,
         cuda_graph_scope=[],  # the default is deprecated and warns
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterCounts:
-    """Numbers of trained parameters."""
-
-    total: int
-    non_embedding: int
-
-
-def count_parameters(model: ModelConfig) -> ParameterCounts:
-    """Count from the shape alone; nothing is built."""
-    attention = 4 * model.hidden_size * model.num_attention_heads * model.kv_channels
-    swiglu = 3 * model.hidden_size * model.ffn_hidden_size
-    layer = attention + swiglu + 2 * model.hidden_size  # two norms
-    non_embedding = model.num_layers * layer + model.hidden_size  # the final norm
-    matrices = 1 if model.tied else 2
-    embeddings = matrices * model.vocab_size * model.hidden_size
-    return ParameterCounts(total=non_embedding + embeddings, non_embedding=non_embedding)

@@ -11,51 +11,12 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from lm_training import cpu
-from lm_training.checkpoint import (
-    DESCRIPTION,
-    FORMAT_VERSION,
-    OPTIMIZER,
-    optimizer_state,
-    whole_checkpoints,
-)
+from lm_training.checkpoint import optimizer_state
 from lm_training.config import RunConfig
-from lm_training.megatron_core import ShardedTensor, dist_checkpointing
+from lm_training.folder import OPTIMIZER, CheckpointFormatError
+from lm_training.megatron_core import ShardedTensor, ShardedTensorFactory, dist_checkpointing
 from lm_training.model import Decoder
 from lm_training.optimizer import loadable_optimizer
-
-
-class CheckpointFormatError(ValueError):
-    """A checkpoint that this run cannot go on from."""
-
-
-def resume_point(folder: Path) -> Path | None:
-    """Return the newest checkpoint that a run can go on from; None where there is none at all.
-
-    Raises
-    ------
-    CheckpointFormatError
-        There are checkpoints, but past step 0 none holds the optimizer state.
-    """
-    whole = whole_checkpoints(folder)
-    resumable = [path for path in whole if (path / OPTIMIZER).is_dir()]
-    if not resumable and len(whole) > 1:
-        raise CheckpointFormatError(
-            f"{folder}: {len(whole)} checkpoints, none with optimizer state ([checkpoint] "
-            "keep_optimizer = 0); a run cannot go on from weights alone: start it afresh in "
-            "another out, with keep_optimizer of at least 1"
-        )
-    return resumable[-1] if resumable else None
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read ``staircase.json`` of a checkpoint."""
-    description: dict[str, Any] = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-    if description.get("format_version") != FORMAT_VERSION:
-        raise CheckpointFormatError(
-            f"{path / DESCRIPTION}: format_version {description.get('format_version')!r}, this "
-            f"code reads {FORMAT_VERSION}; resume with the version that wrote it"
-        )
-    return description
 
 
 def resolved(run: RunConfig) -> dict[str, Any]:
@@ -167,6 +128,8 @@ def _global_shapes(state: Any) -> dict[str, tuple[int, ...]]:
     """Return key and whole shape of every sharded tensor inside ``state``."""
     if isinstance(state, ShardedTensor):
         return {state.key: tuple(state.global_shape)}
+    if isinstance(state, ShardedTensorFactory):
+        state = state.build()
     if isinstance(state, dict):
         state = list(state.values())
     found: dict[str, tuple[int, ...]] = {}

@@ -14,28 +14,25 @@ import torch.distributed as dist
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
 from lm_training import cpu
-from lm_training.checkpoint import (
-    FORMAT_VERSION,
-    CheckpointWriter,
-    input_embedding,
-    remove_unfinished,
-    step_of,
-)
+from lm_training.checkpoint import CheckpointWriter, input_embedding
 from lm_training.config import RunConfig
 from lm_training.data import Batches, build_dataset, open_source, order_hash
 from lm_training.distributed import is_first_process, process_groups
-from lm_training.log import LOG, RunLog, peak_memory_bytes, utilisation
+from lm_training.folder import (
+    CHECKPOINTS,
+    FORMAT_VERSION,
+    read_description,
+    refuse_existing,
+    remove_unfinished,
+    resume_point,
+    step_of,
+    whole_checkpoints,
+)
+from lm_training.log import RunLog, peak_memory_bytes, utilisation
 from lm_training.megatron_core import quiet
 from lm_training.model import Decoder, build_decoder
 from lm_training.optimizer import build_optimizer
-from lm_training.resume import (
-    load,
-    read_description,
-    refuse_other_data,
-    refuse_other_run,
-    resolved,
-    resume_point,
-)
+from lm_training.resume import load, refuse_other_data, refuse_other_run, resolved
 from lm_training.stop import StopRequest, stop_on_sigterm
 from lm_training.trainer import Trainer, Update
 
@@ -70,7 +67,7 @@ def train(
     -------
     dict
         out, steps, resumed_from (step or None), stopped_at (step at which a SIGTERM ended the
-        run, or None), loss (of the last step), tokens, seconds.
+        run, or None), loss (of the last step; None when nothing was left to do), tokens, seconds.
 
     Raises
     ------
@@ -82,6 +79,8 @@ def train(
         The loss or the gradient became NaN or infinite.
     """
     refuse_existing(run.out, resume=resume)
+    if resume and _finished(run):
+        return _result(run, done=run.steps, resumed_from=run.steps, loss=None, seconds=0.0)
     started = time.monotonic()
     with ExitStack() as stack:
         for context in (quiet(), cpu.stand_ins()):
@@ -90,23 +89,35 @@ def train(
         stack.enter_context(process_groups(run.parallel, seed=run.seed))
         session = stack.enter_context(_session(run, resume, progress, on_checkpoint, probe))
         _steps(session, stop, progress)
+    return _result(
+        run,
+        done=session.done,
+        resumed_from=session.start if session.resumed else None,
+        loss=session.loss,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _finished(run: RunConfig) -> bool:
+    """Whether the last step of ``run`` is there as a checkpoint."""
+    newest = whole_checkpoints(run.out / CHECKPOINTS)[-1:]
+    for path in newest:
+        refuse_other_run(path, run, read_description(path))
+    return [step_of(path) for path in newest] == [run.steps]
+
+
+def _result(
+    run: RunConfig, *, done: int, resumed_from: int | None, loss: float | None, seconds: float
+) -> dict[str, Any]:
     return {
         "out": str(run.out),
-        "steps": session.done,
-        "resumed_from": session.start if session.resumed else None,
-        "stopped_at": session.done if session.done < run.steps else None,
-        "loss": session.loss,
-        "tokens": session.done * run.tokens_per_step,
-        "seconds": round(time.monotonic() - started, 3),
+        "steps": done,
+        "resumed_from": resumed_from,
+        "stopped_at": done if done < run.steps else None,
+        "loss": loss,
+        "tokens": done * run.tokens_per_step,
+        "seconds": seconds,
     }
-
-
-def refuse_existing(out: Path, *, resume: bool) -> None:
-    """Refuse to write into a run that is there already."""
-    if not resume and ((out / LOG).exists() or (out / "checkpoints").exists()):
-        raise FileExistsError(
-            f"{out}: holds a run already; pass --resume to go on with it, or choose another out"
-        )
 
 
 @dataclass(slots=True)
@@ -136,7 +147,7 @@ def _session(
     probe: Probe | None,
 ) -> Iterator[_Session]:
     """Build everything; close files and threads whatever happens."""
-    folder = run.out / "checkpoints"
+    folder = run.out / CHECKPOINTS
     newest = resume_point(folder) if resume else None
     source = _on_first_process(lambda: open_source(run, progress))
     dataset = build_dataset(run, source.weights, run.out / "order")
