@@ -57,9 +57,9 @@ class Encoder:
 
     def encode(self, block: Block) -> EncodedBlock:
         """Token ids of every text in ``block``, and the faults of the other records."""
-        texts, faults = [], []
-        for record in texts_of(block, self._options.text_column):
-            (faults if isinstance(record, Fault) else texts).append(record)
+        records = list(texts_of(block, self._options.text_column))
+        texts = [record for record in records if isinstance(record, str)]
+        faults = [record for record in records if isinstance(record, Fault)]
         tail = [] if self._options.eod is None else [self._options.eod]
         # An empty text stays a document of no tokens, so that documents match rows.
         ids = [
@@ -74,7 +74,7 @@ class Encoder:
             special_seen=self._count_special(texts),
         )
 
-    def _count_special(self, texts: list[Any]) -> dict[str, int]:
+    def _count_special(self, texts: list[str]) -> dict[str, int]:
         if self._special is None:
             return {}
         return Counter(chain.from_iterable(map(self._special.findall, texts)))
@@ -127,7 +127,7 @@ def encode_in_worker(block: Block) -> EncodedBlock:
 
 
 def _end_with_parent() -> None:
-    """A parent killed outright cannot stop its workers; without this they would wait forever."""
+    """End when the parent does: killed outright, it cannot stop its workers, which would wait."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -118,9 +118,12 @@ def _scan(corpus: Corpus, progress: Progress) -> _Scan:
 
 
 def _border_problems(corpus: Corpus, scan: _Scan) -> Iterator[str]:
-    """What is odd about documents and their ends."""
+    """Say what is odd about documents and their ends."""
     if corpus.borders == "unknown":
-        yield "borders unknown: a flat file does not say where documents end; name the end token with --eod"
+        yield (
+            "borders unknown: a flat file does not say where documents end; name the end token "
+            "with --eod"
+        )
     if corpus.num_documents == 0:
         yield "no documents"
     elif corpus.num_tokens == 0:
@@ -142,7 +145,7 @@ def _length_percentiles(corpus: Corpus) -> dict[str, float] | None:
 def _top_tokens(
     counts_V: npt.NDArray[np.int64], top: int, tokenizer: Path | None
 ) -> list[dict[str, Any]]:
-    """The most frequent ids, ties to the lower id, with their text where a tokenizer is given."""
+    """List the most frequent ids, ties to the lower id, with text where a tokenizer is given."""
     ids = np.argsort(-counts_V, kind="stable")[:top]
     ids = ids[counts_V[ids] > 0]
     texts: list[str | None] = [None] * ids.size

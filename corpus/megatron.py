@@ -1,6 +1,6 @@
-"""Megatron's ``.bin``/``.idx`` pair, read and written with NumPy alone.
+r"""Megatron's ``.bin``/``.idx`` pair, read and written with NumPy alone.
 
-The index: ``MMIDIDX\\0\\0``, u64 version 1, u8 dtype code, u64 sequences S, u64 marks, then int32
+The index: ``MMIDIDX\0\0``, u64 version 1, u8 dtype code, u64 sequences S, u64 marks, then int32
 lengths (S), int64 byte pointers (S), int64 document marks (documents + 1, first 0, last S). A
 document is the sequences between two marks.
 
@@ -165,7 +165,7 @@ def _read_header(index: Path) -> tuple[np.dtype[np.integer[Any]], IndexLayout]:
 
 
 def _check_marks(index: Path, marks: npt.NDArray[np.int64], num_sequences: int) -> None:
-    """The document marks rise from 0 to the number of sequences."""
+    """Check that the document marks rise from 0 to the number of sequences."""
     if not marks.size or marks[0] != 0:
         first = marks[0] if marks.size else "nothing"
         raise CorpusFormatError(
@@ -189,7 +189,7 @@ def _check_marks(index: Path, marks: npt.NDArray[np.int64], num_sequences: int) 
 def _check_tokens(
     index: Path, tokens: Path, dtype: np.dtype[np.integer[Any]], seq_ends_S: npt.NDArray[np.int64]
 ) -> None:
-    """The token file has exactly the bytes that the index describes."""
+    """Check that the token file has exactly the bytes that the index describes."""
     num_tokens = int(seq_ends_S[-1]) if seq_ends_S.size else 0
     needed, found = num_tokens * dtype.itemsize, tokens.stat().st_size
     if found != needed:
@@ -206,7 +206,7 @@ def _check_pointers(
     seq_ends_S: npt.NDArray[np.int64],
     itemsize: int,
 ) -> None:
-    """Sequences lie one behind the other, as Megatron writes them and as slices assume."""
+    """Check that sequences lie end to end, as Megatron writes them and as slices assume."""
     wrong = pointers_S[1:] != seq_ends_S[:-1] * itemsize
     first_wrong = bool(pointers_S.size) and pointers_S[0] != 0
     if first_wrong or wrong.any():

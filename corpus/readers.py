@@ -4,11 +4,11 @@ Shapes: N tokens, D documents.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from corpus.megatron import bin_path, idx_path, read_megatron
 from corpus.parts import (
@@ -101,11 +101,7 @@ def _open(kind: str, place: Path, options: ReadOptions, notices: tuple[str, ...]
         from corpus.tables import read_table  # pyarrow takes half a second to import
 
         file = read_table(place, options.tokens_column, kind)
-    if not notices:
-        return file
-    import dataclasses
-
-    return dataclasses.replace(file, notices=file.notices + notices)
+    return replace(file, notices=file.notices + notices)
 
 
 def _find(path: Path, wanted: str) -> Iterator[tuple[str, Path]]:
@@ -124,7 +120,7 @@ def _find(path: Path, wanted: str) -> Iterator[tuple[str, Path]]:
 
 
 def _megatron_prefix(path: Path) -> Path | None:
-    """The prefix when ``path`` is one, or is a file of a pair that has an index."""
+    """Return the prefix when ``path`` is one, or is a file of a pair that has an index."""
     if idx_path(path).is_file() or bin_path(path).is_file():
         return path
     if path.suffix in (".bin", ".idx") and (
@@ -158,7 +154,7 @@ def _kind_of(path: Path, wanted: str) -> str:
 
 
 def _find_in_folder(folder: Path, wanted: str) -> Iterator[tuple[str, Path]]:
-    """A folder saved by ``datasets``, or the token files of a folder, sorted by name."""
+    """Find a folder saved by ``datasets``, or the token files of a folder, sorted by name."""
     if (folder / "state.json").is_file():
         yield "hf", folder
         return
@@ -260,9 +256,10 @@ def _refuse_other_files(path: Path) -> None:
 
 def _ends_after(tokens_N: Tokens, eod: int) -> DocumentEnds:
     """Exclusive document ends: after every ``eod``, and at the end of the file."""
-    found: list[npt.NDArray[np.int64]] = []
-    for start in range(0, tokens_N.size, _SCAN_BLOCK):
-        found.append(np.flatnonzero(tokens_N[start : start + _SCAN_BLOCK] == eod) + (start + 1))
+    found = [
+        np.flatnonzero(tokens_N[start : start + _SCAN_BLOCK] == eod) + (start + 1)
+        for start in range(0, tokens_N.size, _SCAN_BLOCK)
+    ]
     ends = np.concatenate([*found, np.empty(0, np.int64)])
     if tokens_N.size and (not ends.size or ends[-1] != tokens_N.size):
         ends = np.append(ends, tokens_N.size)

@@ -29,7 +29,7 @@ def is_sidecar(path: Path) -> bool:
 
 
 def read_sidecar(prefix: Path, *, documents: int, tokens: int) -> Sidecar:
-    """The sidecar of ``prefix``; an empty one where there is none.
+    """Read the sidecar of ``prefix``; an empty one where there is none.
 
     Raises
     ------
@@ -42,9 +42,9 @@ def read_sidecar(prefix: Path, *, documents: int, tokens: int) -> Sidecar:
     facts = _load(path)
     if (facts.get("documents"), facts.get("tokens")) != (documents, tokens):
         raise CorpusFormatError(
-            f"{path}: describes {facts.get('documents')} documents of {facts.get('tokens')} tokens, "
-            f"found {documents} of {tokens} in {prefix.name}.idx; it belongs to another corpus: "
-            "build again, or delete it"
+            f"{path}: describes {facts.get('documents')} documents of {facts.get('tokens')} "
+            f"tokens, found {documents} of {tokens} in {prefix.name}.idx; it belongs to another "
+            "corpus: build again, or delete it"
         )
     return Sidecar(
         vocab_size=facts.get("vocab_size"),

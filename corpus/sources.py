@@ -72,7 +72,7 @@ class SourceOptions(Protocol):
 
 
 def find_sources(paths: Sequence[Path | str] | Path | str) -> list[Source]:
-    """The files that ``paths`` name, in the given order; a folder is its files, sorted.
+    """Find the files that ``paths`` name, in the given order; a folder is its files, sorted.
 
     Raises
     ------
@@ -125,7 +125,8 @@ def read_blocks(sources: Sequence[Source], options: SourceOptions) -> Iterator[B
 
 def _read_lines(source: Source, number: int, options: SourceOptions) -> Iterator[Block]:
     """Lines of JSON. A line ends with LF alone; a last line needs no end."""
-    line, pending, size, rest = 1, [], 0, b""
+    pending: list[bytes | None] = []
+    line, size, rest = 1, 0, b""
     stream = _Stream(source)
     first_chunk = True
 
@@ -180,36 +181,43 @@ def _read_whole(source: Source, number: int, options: SourceOptions) -> Iterator
 
 
 def _read_table(source: Source, number: int, options: SourceOptions) -> Iterator[Block]:
-    """Cells of the text column, a batch at a time."""
-    from corpus.tables import text_batches
+    """Cells of the text column, a block at a time."""
+    from corpus.cells import TextColumnError, text_cells  # pyarrow takes half a second to import
 
-    digest = hashlib.sha256()
-    row = 0
-    try:
-        for cells, size in text_batches(
-            source.path, options.text_column, options.block_bytes, digest
-        ):
-            yield Block(
-                source=number,
-                path=str(source.path),
-                kind="text",
-                unit="row",
-                first=row,
-                records=cells,
-                source_bytes=size,
-            )
-            row += len(cells)
-    except SourceError as error:
+    row, broken = 0, None
+    source.sha256 = _hash_files(source.path)
+    cells_of = text_cells(source.path, options.text_column, options.block_bytes)
+    while broken is None:
+        cells: list[bytes | None] = []
+        share = 0.0
+        try:
+            cells, share = next(cells_of)
+        except StopIteration:
+            return
+        except TextColumnError as error:
+            broken = str(error)
         yield Block(
             source=number,
             path=str(source.path),
             kind="text",
             unit="row",
             first=row,
-            records=[],
-            broken=str(error).removeprefix(f"{source.path}: "),
+            records=cells,
+            broken=broken,
+            source_bytes=int(share * source.size),
         )
-    source.sha256 = digest.hexdigest()
+        row += len(cells)
+
+
+def _hash_files(path: Path) -> str:
+    """SHA-256 of a file; of a folder, of its files' bytes in the order of their names."""
+    digest = hashlib.sha256()
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    for one in files:
+        with one.open("rb") as file:
+            while chunk := file.read(_READ):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 class _Stream:
@@ -274,7 +282,7 @@ def _pieces(raw: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _inner_suffix(path: Path) -> str:
-    """The suffix below that of a compressed file."""
+    """Return the suffix below that of a compressed file."""
     inner = path.stem if path.suffix.lower() in (".gz", ".zst", ".zstd") else path.name
     return Path(inner).suffix.lower()
 

@@ -119,7 +119,7 @@ class Corpus:
         return "known" if all(file.borders == "known" for file in self.files) else "unknown"
 
     @cached_property
-    def doc_ends_D(self) -> DocumentEnds:
+    def doc_ends_D(self) -> DocumentEnds:  # noqa: N802 (the shape is part of the name)
         """Exclusive end of each document, int64, non-decreasing: an empty one repeats an end.
 
         A file with unknown borders is one document.
@@ -148,7 +148,7 @@ class Corpus:
         return self.compute_fingerprints()
 
     def compute_fingerprints(self, progress: Progress = SILENT) -> list[dict[str, Any]]:
-        """What ``fingerprints`` gives, telling ``progress`` about the pass; kept for it."""
+        """Compute and keep ``fingerprints``, telling ``progress`` about the pass."""
         if "fingerprints" not in self.__dict__:
             with progress.stage("fingerprint", self.num_tokens, "tokens") as advance:
                 found = [file_fingerprint(file, advance) for file in self.files]
@@ -209,7 +209,7 @@ class Corpus:
         )
 
     def _read(self, at: int, start: int, stop: int) -> Tokens:
-        """The part of the global range that lies in file ``at``."""
+        """Read the part of the global range that lies in file ``at``."""
         origin, end = int(self._file_starts_F[at]), int(self._file_starts_F[at + 1])
         tokens = self.files[at].read(max(start, origin) - origin, min(stop, end) - origin)
         return tokens.astype(self.dtype, copy=False)
@@ -225,7 +225,7 @@ class _Vocabulary:
 
 
 def _vocabulary(files: Sequence[CorpusFile], options: InputOptions) -> _Vocabulary:
-    """What is known of the vocabulary: the options say it, else the sidecars."""
+    """Gather what is known of the vocabulary: the options say it, else the sidecars."""
     known = _agreed(files, "vocab_size") if options.vocab_size is None else None
     eod = options.eod if options.eod is not None else _agreed(files, "eod")
     made_by = _agreed(files, "tokenizer_hash")
@@ -256,7 +256,7 @@ def _special_ids(special: tuple[int, ...] | Path) -> tuple[int, ...]:
 
 
 def _agreed(files: Sequence[CorpusFile], name: str) -> Any:
-    """The one value that the sidecars give; None when none of them says."""
+    """Return the one value that the sidecars give; None when none of them says."""
     said = {getattr(file.sidecar, name): file.path for file in files}
     said.pop(None, None)
     if len(said) > 1:
@@ -290,7 +290,7 @@ def _check_width(file: CorpusFile, vocab_size: int | None) -> None:
 
 
 def _common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[np.integer[Any]]:
-    """The narrowest integer type that holds them all; never a float."""
+    """Return the narrowest integer type that holds them all; never a float."""
     common = np.result_type(*dtypes) if dtypes else np.dtype(np.int32)
     return common if common.kind in "iu" else np.dtype(np.int64)
 

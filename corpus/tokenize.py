@@ -217,7 +217,7 @@ def _take(
 
 
 def _outcome(sources: Sequence[Source], tally: _Tally, allow_special: bool) -> dict[str, Any]:
-    """What is known at the end, for the sidecar."""
+    """Gather what is known at the end, for the sidecar."""
     return {
         "skipped_documents": tally.skipped,
         "num_problems": tally.num_problems,

@@ -28,7 +28,7 @@ def tokenizer_hash(path: Path) -> str:
 
 
 def read_tokenizer(path: Path) -> dict[str, Any]:
-    """The JSON of a tokenizer.
+    """Read the JSON of a tokenizer.
 
     Raises
     ------

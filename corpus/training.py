@@ -95,7 +95,7 @@ class _Texts:
             for record in texts_of(block, self._text_column):
                 if isinstance(record, Fault):
                     raise SourceError(
-                        f"{block.path}: {block.unit} {record.number}: {record.reason}; mend it first"
+                        f"{block.path}: {block.unit} {record.number}: {record.reason}; mend it"
                     )
                 texts.append(record)
             if block.broken:

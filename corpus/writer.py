@@ -234,7 +234,7 @@ class CorpusWriter:
         partial.rename(sidecar_path(self.prefix))
 
     def _index_blocks(self) -> Iterator[bytes]:
-        """The index, a block at a time: 100 million documents need no second copy."""
+        """Lay out the index, a block at a time: 100 million documents need no second copy."""
         code = _CODE_OF[self.dtype]
         yield HEADER.pack(MAGIC, VERSION, code, len(self._lengths_S), len(self._marks))
         lengths_S = np.frombuffer(self._lengths_S, np.int32)
