@@ -27,7 +27,6 @@ class DemoSettings:
     """Every choice the demo makes; recorded in its result."""
 
     max_text_bytes: int = 30_000_000
-    vocab_size: int = 4096
     gammas: tuple[float, ...] = (0.8, 0.5)
     """Small initialisation, and the ordinary one for contrast."""
     steps: int = 800
@@ -83,7 +82,7 @@ def run_demo(
 def _run_stages(settings: DemoSettings, progress: Progress) -> dict[str, Any]:
     """Every stage in the current folder."""
     text = gather_text(Path("text.jsonl"), max_bytes=settings.max_text_bytes, progress=progress)
-    _build_corpus(settings.vocab_size, progress)
+    _build_corpus(progress)
     _count(progress)
     runs = [_train_and_probe(gamma, settings, progress) for gamma in settings.gammas]
     _report(settings.gammas, progress)
@@ -138,10 +137,12 @@ def _source_files() -> Iterator[tuple[str, Path]]:
         yield path.relative_to(packages).as_posix(), path
 
 
-def _build_corpus(vocab_size: int, progress: Progress) -> None:
+def _build_corpus(progress: Progress) -> None:
     from corpus.tokenize import build_corpus, train_tokenizer
+    from lm_training.config import decoder_demo
 
     text, tokenizer = Path("text.jsonl"), Path("tokenizer.json")
+    vocab_size = decoder_demo().vocab_size
     train_tokenizer([text], vocab_size=vocab_size, out=tokenizer, progress=progress)
     build_corpus([text], tokenizer=tokenizer, out=Path("corpus"), progress=progress)
 
@@ -209,7 +210,7 @@ def _report(gammas: tuple[float, ...], progress: Progress) -> None:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The closing lines for the terminal."""
+    """Return the closing lines for the terminal."""
     text = result["text"]
     lines = [
         f"\n{text['files']:,} files, {text['bytes'] / 1e6:.1f} MB of text; "
