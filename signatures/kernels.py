@@ -12,7 +12,7 @@ E entries (distinct pairs), R rows, K parts that are merged.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,9 @@ def kernel(function: Function) -> Function:
     installation without either it refuses; the kernel is then compiled once per process.
     """
     try:
-        compiled: Function = njit(cache=True, nogil=True)(function)
+        return cast("Function", njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        compiled = njit(nogil=True)(function)
-    return compiled
+        return cast("Function", njit(nogil=True)(function))
 
 
 @kernel
@@ -134,7 +133,7 @@ def reduce_rows(
 
 @kernel
 def _emit_short(labels: Ints, columns_E: Ints, counts_E: Ints, entries: int) -> int:
-    """Insertion sort, then run lengths."""
+    """Sort by insertion, then write run lengths."""
     for i in range(1, labels.size):
         label = labels[i]
         j = i
@@ -217,3 +216,59 @@ def _hash(k: np.uint64, x: np.uint64) -> np.uint64:
     z = (z ^ (z >> _SHIFT_30)) * _MIX_1
     z = (z ^ (z >> _SHIFT_27)) * _MIX_2
     return z ^ (z >> _SHIFT_31)
+
+
+@kernel
+def merge_rows(
+    columns_E: Ints,
+    counts_E: Ints,
+    entries_KR: Ints,
+    places_K: Int64s,
+    first_row: int,
+    dense_V: Uint64s,
+    bitmap_W: Uint64s,
+    out_columns_E: Ints,
+    out_counts_E: Uint64s,
+    row_entries_R: Int64s,
+) -> tuple[int, int]:
+    """Add the same rows of K sparse parts, in 64 bits.
+
+    Part k has ``entries_KR[k, r]`` entries in row r, one row after the other from
+    ``places_K[k]`` of ``columns_E`` and ``counts_E`` on; ``places_K`` moves along. Otherwise
+    like `reduce_rows`.
+
+    Returns
+    -------
+    tuple of int
+        The row to go on with (R when done) and the number of entries written.
+    """
+    num_parts, num_rows = entries_KR.shape
+    vocab_size = dense_V.size
+    entries = 0
+    for row in range(first_row, num_rows):
+        size = 0
+        for k in range(num_parts):
+            size += int(entries_KR[k, row])
+        if entries + min(size, vocab_size) > out_columns_E.size:
+            return row, entries
+        before = entries
+        for k in range(num_parts):
+            stop = places_K[k] + np.int64(entries_KR[k, row])
+            for e in range(places_K[k], stop):
+                column = np.int64(columns_E[e])
+                dense_V[column] += np.uint64(counts_E[e])
+                bitmap_W[column >> 6] |= _ONE << np.uint64(column & 63)
+            places_K[k] = stop
+        entries = _emit_marked(dense_V, bitmap_W, out_columns_E, out_counts_E, entries)
+        row_entries_R[row] = entries - before
+    return num_rows, entries
+
+
+@kernel
+def copy_pieces(
+    source_T: Ints, sources_Q: Int64s, targets_Q: Int64s, sizes_Q: Int64s, out_N: Ints
+) -> None:
+    """Copy Q pieces of ``source_T`` to their places in ``out_N``."""
+    for q in range(sources_Q.size):
+        for i in range(sizes_Q[q]):
+            out_N[targets_Q[q] + i] = source_T[sources_Q[q] + i]

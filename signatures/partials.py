@@ -1,0 +1,211 @@
+"""Sparse counts on scratch disk: one partial per partition, and what they merge into.
+
+A partial named P is three files: ``P.columns`` and ``P.counts`` hold the entries row by row, and
+``P.npz``, written last, says which rows they belong to. All are written aside and renamed, so a
+task that runs twice, even at the same time, leaves the same partial.
+
+Shapes: E entries, R rows that have any, T tokens that occur.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from signatures.kernels import Int64s, Ints, csr_fingerprint
+
+_MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRecord:
+    """What a partial adds up to; small and picklable."""
+
+    entries: int
+    total: int
+    """Sum of the counts: pairs."""
+    largest: int
+    """Largest count."""
+    fingerprint: int
+    """Of the counts, as in the store; additive over partials."""
+    tokens: int
+    """Positions counted in ``token_counts``."""
+
+
+class Partial:
+    """A finished partial, read by rows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with np.load(_index(path)) as file:
+            self.rows_R: npt.NDArray[np.uint32] = file["rows"]
+            self.entries_R: npt.NDArray[np.uint32] = file["entries"]
+            self.tokens_T: npt.NDArray[np.uint32] = file["tokens"]
+            self.token_counts_T: Int64s = file["token_counts"]
+            facts = json.loads(str(file["facts"]))
+        self.record = PartialRecord(**facts["record"])
+        self.column_dtype = np.dtype(facts["column_dtype"])
+        self.count_dtype = np.dtype(facts["count_dtype"])
+        self._ends_R = np.cumsum(self.entries_R, dtype=np.int64)
+
+    def span(self, first_row: int, last_row: int) -> tuple[slice, int, int]:
+        """Which of ``rows_R`` lie in the range of rows, and from which entry to which."""
+        low, high = np.searchsorted(self.rows_R, [first_row, last_row])
+        start = int(self._ends_R[low - 1]) if low else 0
+        return slice(int(low), int(high)), start, int(self._ends_R[high - 1]) if high else 0
+
+    def columns(self, start: int, out_E: Ints) -> None:
+        """Read columns of entries from ``start`` on into ``out_E``."""
+        _read_into(_columns(self._path), start, out_E)
+
+    def counts(self, start: int, out_E: Ints) -> None:
+        """Read counts of entries from ``start`` on into ``out_E``."""
+        _read_into(_counts(self._path), start, out_E)
+
+
+def finished(path: Path) -> PartialRecord | None:
+    """Record of the partial at ``path``, or None unless all of it is there."""
+    try:
+        partial = Partial(path)
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+    for file, dtype in (
+        (_columns(path), partial.column_dtype),
+        (_counts(path), partial.count_dtype),
+    ):
+        with suppress(FileNotFoundError):
+            if file.stat().st_size == partial.record.entries * dtype.itemsize:
+                continue
+        return None
+    return partial.record
+
+
+class PartialWriter:
+    """Takes entries in row order; `finish` makes the partial whole."""
+
+    def __init__(
+        self, path: Path, vocab_size: int, column_dtype: npt.DTypeLike, count_dtype: npt.DTypeLike
+    ) -> None:
+        self._path = path
+        self._mark = f".{uuid.uuid4().hex}.tmp"
+        self._column_dtype = np.dtype(column_dtype)
+        self._count_dtype = np.dtype(count_dtype)
+        self._entries_V = np.zeros(vocab_size, np.int64)
+        self._total = self._largest = self._fingerprint = 0
+        self._files: list[IO[bytes]] = []
+
+    def open(self) -> None:
+        """Create the two files of entries, under temporary names."""
+        for path in (_columns(self._path), _counts(self._path)):
+            self._files.append(self._aside(path).open("xb", buffering=0))
+
+    def append(self, first_row: int, entries_R: Int64s, columns_E: Ints, counts_E: Ints) -> None:
+        """Write the entries of the rows from ``first_row`` on."""
+        self._entries_V[first_row : first_row + entries_R.size] = entries_R
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries_R)])
+        self._fingerprint += int(csr_fingerprint(indptr, columns_E, counts_E, first_row))
+        self._total += int(counts_E.sum(dtype=np.uint64))
+        self._largest = max(self._largest, int(counts_E.max(initial=0)))
+        for file, values, dtype in (
+            (self._files[0], columns_E, self._column_dtype),
+            (self._files[1], counts_E, self._count_dtype),
+        ):
+            _write_all(file, values.astype(dtype, copy=False))
+
+    def finish(self, token_counts_V: Int64s) -> PartialRecord:
+        """Close, rename, and write the index last."""
+        for file in self._files:
+            file.close()
+        record = PartialRecord(
+            entries=int(self._entries_V.sum()),
+            total=self._total,
+            largest=self._largest,
+            fingerprint=self._fingerprint % _MODULUS,
+            tokens=int(token_counts_V.sum()),
+        )
+        rows, tokens = np.flatnonzero(self._entries_V), np.flatnonzero(token_counts_V)
+        facts = {
+            "record": asdict(record),
+            "column_dtype": self._column_dtype.name,
+            "count_dtype": self._count_dtype.name,
+        }
+        with self._aside(_index(self._path)).open("xb") as index:
+            np.savez(
+                index,
+                rows=rows.astype(np.uint32),
+                entries=self._entries_V[rows].astype(np.uint32),
+                tokens=tokens.astype(np.uint32),
+                token_counts=token_counts_V[tokens],
+                facts=np.array(json.dumps(facts)),
+            )
+        for path in (_columns(self._path), _counts(self._path), _index(self._path)):
+            self._aside(path).replace(path)
+        return record
+
+    def discard(self) -> None:
+        """Close and remove what was not finished."""
+        for file in self._files:
+            file.close()
+        for path in (_columns(self._path), _counts(self._path), _index(self._path)):
+            self._aside(path).unlink(missing_ok=True)
+
+    def _aside(self, path: Path) -> Path:
+        return path.with_name(path.name + self._mark)
+
+
+@contextmanager
+def writing(
+    path: Path, vocab_size: int, column_dtype: npt.DTypeLike, count_dtype: npt.DTypeLike
+) -> Iterator[PartialWriter]:
+    """Open a writer; whatever goes wrong, no temporary file stays behind."""
+    writer = PartialWriter(path, vocab_size, column_dtype, count_dtype)
+    try:
+        writer.open()
+        yield writer
+    finally:
+        writer.discard()
+
+
+def _columns(path: Path) -> Path:
+    return path.with_name(path.name + ".columns")
+
+
+def _counts(path: Path) -> Path:
+    return path.with_name(path.name + ".counts")
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(path.name + ".npz")
+
+
+def _read_into(path: Path, start: int, out_E: Ints) -> None:
+    view = out_E.data.cast("B")
+    with path.open("rb", buffering=0) as file:
+        file.seek(start * out_E.itemsize)
+        done = 0
+        while done < len(view):
+            got = file.readinto(view[done:])
+            if not got:
+                raise RuntimeError(
+                    f"{path}: cut short at {file.tell()} bytes; scratch files were altered while "
+                    "they were in use: start again with --overwrite"
+                )
+            done += got
+
+
+def _write_all(file: IO[bytes], values: npt.NDArray[Any]) -> None:
+    """Write every byte: a raw write may stop short, and says a full disk with its error."""
+    view = np.ascontiguousarray(values).data.cast("B")
+    done = 0
+    while done < len(view):
+        try:
+            done += file.write(view[done : done + (1 << 30)])
+        except OSError as error:
+            error.filename = error.filename or file.name
+            raise

@@ -1,0 +1,214 @@
+"""The stages of a count: partitions into partials, partials into row ranges, ranges into shards.
+
+Each stage is a handful of tasks on a runner, however many partitions there are.
+
+Shapes: V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from corpus.progress import Progress
+from signatures.job import CountJob
+from signatures.partials import Partial, PartialRecord
+from signatures.reduction import entries_by_row, fan_in, row_ranges
+from signatures.schedule import Runner
+from signatures.segments import Half
+from signatures.store import MatrixLayout, ShardRecord, shard_ranges
+from signatures.tasks import (
+    ShardTask,
+    check_sight,
+    count_partitions,
+    merge_task,
+    shard_task,
+)
+
+_TASKS_A_WORKER = 16
+_RANGES_A_WORKER = 4
+_LEAST_RANGE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the partitions add up to."""
+
+    pairs: int
+    tokens: int
+    fingerprint: int
+    even_fingerprint: int
+    reused: int
+    kernel_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One matrix, merged by row range on scratch."""
+
+    ranges: tuple[Path, ...]
+    records: tuple[PartialRecord, ...]
+    indptr: Path
+
+    @property
+    def entries(self) -> int:
+        """Distinct pairs."""
+        return sum(record.entries for record in self.records)
+
+    @property
+    def total(self) -> int:
+        """Sum of the counts."""
+        return sum(record.total for record in self.records)
+
+    @property
+    def fingerprint(self) -> int:
+        """Of all counts."""
+        return sum(record.fingerprint for record in self.records) % (1 << 64)
+
+    def layout(self, vocab_size: int) -> MatrixLayout:
+        """Size in the store."""
+        largest = max((record.largest for record in self.records), default=0)
+        return MatrixLayout(shape=(vocab_size, vocab_size), entries=self.entries, max_count=largest)
+
+
+def check_workers(runner: Runner, job: CountJob) -> None:
+    """Make sure that every worker sees the scratch folder of this run.
+
+    Raises
+    ------
+    RuntimeError
+        One does not; the message names it.
+    """
+    problems = [one for one in runner.everywhere(check_sight, job.scratch, job.run) if one]
+    if problems:
+        raise RuntimeError(
+            f"{problems[0]} ({len(problems)} worker(s)); workers need the same file system: put "
+            "--out and the corpus on a shared one, under the same path"
+        )
+
+
+def count_stage(runner: Runner, job: CountJob, progress: Progress) -> Tally:
+    """Count every partition into its partials."""
+    groups = spread(job.num_partitions, runner.workers * _TASKS_A_WORKER)
+    pairs = tokens = fingerprint = even = reused = 0
+    seconds = 0.0
+    expected = (job.units[1] - job.units[0]) * job.tokens_per_unit
+    with progress.stage("count", expected, "tokens") as advance:
+        arguments = [(job, first, last) for first, last in groups]
+        for _, counted in runner.run(count_partitions, arguments):
+            for records in counted.records:
+                pairs += sum(record.total for record in records)
+                tokens += sum(record.tokens for record in records)
+                fingerprint += sum(record.fingerprint for record in records)
+                even += records[0].fingerprint if job.halves else 0
+                advance(sum(record.tokens for record in records))
+            reused += counted.reused
+            seconds += counted.seconds
+    modulus = 1 << 64
+    return Tally(pairs, tokens, fingerprint % modulus, even % modulus, reused, seconds)
+
+
+def token_counts(job: CountJob, halves: Sequence[Half]) -> npt.NDArray[np.int64]:
+    """Positions of each token, from the partials."""
+    counts_V = np.zeros(job.vocab_size, np.int64)
+    for path in job.sources(halves):
+        partial = Partial(path)
+        counts_V[partial.tokens_T] += partial.token_counts_T
+    return counts_V
+
+
+def merge_stage(
+    runner: Runner, job: CountJob, name: str, halves: Sequence[Half], progress: Progress
+) -> Merged:
+    """Merge the partials of ``halves`` into row ranges that together are one matrix."""
+    folder = job.scratch / f"merged-{name.replace('/', '-')}"
+    folder.mkdir()
+    sources = _fold(runner, job, folder, job.sources(halves), progress)
+    entries_V = entries_by_row(sources, job.vocab_size)
+    wanted = -(-int(entries_V.sum()) // (runner.workers * _RANGES_A_WORKER))
+    ranges = row_ranges(entries_V, max(wanted, _LEAST_RANGE))
+    outs = [folder / f"range-{number:05d}" for number in range(len(ranges))]
+    arguments = [(job, tuple(sources), rows, out) for rows, out in zip(ranges, outs, strict=True)]
+    records = _merge(runner, f"merge {name}", arguments, int(entries_V.sum()), progress)
+    indptr = folder / "indptr.npy"
+    np.save(indptr, _indptr(outs, job.vocab_size))
+    return Merged(tuple(outs), tuple(records), indptr)
+
+
+def write_stage(
+    runner: Runner,
+    job: CountJob,
+    merged: Mapping[str, Merged],
+    *,
+    at_once: int,
+    progress: Progress,
+) -> list[ShardRecord]:
+    """Write every shard of every matrix whole, one task each."""
+    tasks = [task for name, one in merged.items() for task in _shard_tasks(job.store, name, one)]
+    elements = sum(task.bounds[1] - task.bounds[0] for task in tasks)
+    records = []
+    with progress.stage("write", elements, "elements") as advance:
+        for number, record in runner.run(shard_task, [(task,) for task in tasks], at_once):
+            records.append(record)
+            advance(tasks[number].bounds[1] - tasks[number].bounds[0])
+    return records
+
+
+def spread(items: int, groups: int) -> list[tuple[int, int]]:
+    """Cut ``items`` into at most ``groups`` ranges of nearly equal length."""
+    groups = max(1, min(items, groups))
+    return list(pairwise(items * g // groups for g in range(groups + 1)))
+
+
+def _fold(
+    runner: Runner, job: CountJob, folder: Path, sources: list[Path], progress: Progress
+) -> list[Path]:
+    """Merge groups of partials until few enough are left to be merged at once."""
+    most = fan_in(job.vocab_size, job.task_memory)
+    level = 0
+    while len(sources) > most:
+        groups = [tuple(sources[at : at + most]) for at in range(0, len(sources), most)]
+        outs = [folder / f"level-{level}-{number:05d}" for number in range(len(groups))]
+        arguments = [
+            (job, group, (0, job.vocab_size), out) for group, out in zip(groups, outs, strict=True)
+        ]
+        _merge(runner, f"fold {len(sources)} partials", arguments, None, progress)
+        sources, level = outs, level + 1
+    return sources
+
+
+def _merge(
+    runner: Runner,
+    title: str,
+    arguments: Sequence[tuple[CountJob, tuple[Path, ...], tuple[int, int], Path]],
+    entries: int | None,
+    progress: Progress,
+) -> list[PartialRecord]:
+    records: dict[int, PartialRecord] = {}
+    with progress.stage(title, entries, "entries") as advance:
+        for number, record in runner.run(merge_task, arguments):
+            records[number] = record
+            advance(record.entries)
+    return [records[number] for number in range(len(arguments))]
+
+
+def _indptr(ranges: Sequence[Path], vocab_size: int) -> npt.NDArray[np.int64]:
+    """Row pointers of the whole matrix: a prefix sum over the ranges."""
+    entries_V = np.zeros(vocab_size + 1, np.int64)
+    for path in ranges:
+        partial = Partial(path)
+        entries_V[partial.rows_R.astype(np.int64) + 1] = partial.entries_R
+    return np.cumsum(entries_V)
+
+
+def _shard_tasks(store: Path, name: str, merged: Merged) -> list[ShardTask]:
+    places = accumulate((record.entries for record in merged.records), initial=0)
+    ranges = tuple(zip(merged.ranges, places, strict=False))
+    return [
+        ShardTask(store, name, array, index, bounds, ranges, merged.indptr)
+        for array in ("indptr", "indices", "data")
+        for index, bounds in enumerate(shard_ranges(store, name, array))
+    ]

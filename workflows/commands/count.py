@@ -1,0 +1,171 @@
+"""``staircase count``: what a corpus says about its tokens, exactly."""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workflows.commands.options import input_options
+from workflows.terminal import print_json, say, terminal_progress
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Bytes with a unit, such as 4GB (10^9) or 4GiB (2^30)."""
+    if value is None:
+        return None
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no size; a number and a unit, like 4GB.")
+    number, unit, binary = match.groups()
+    scale = (_BINARY if binary and unit else _UNITS)[unit.lower()]
+    return int(float(number) * scale)
+
+
+def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """I/N: one of N parts."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no part; I/N is needed, like 3/16.")
+    return int(match[1]), int(match[2])
+
+
+_SCOPE_OPTIONS = (
+    click.option(
+        "--scope",
+        "kind",
+        type=click.Choice(["document", "packed"]),
+        default="document",
+        show_default=True,
+        help="Pairs inside documents, or of the stream that a trainer packs.",
+    ),
+    click.option(
+        "--seq-length", type=click.IntRange(min=1), metavar="L", help="Inputs a sample (packed)."
+    ),
+    click.option(
+        "--order",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Samples of a run, from `staircase corpus order` (packed).",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(min=1),
+        metavar="W",
+        help="Context tokens before a position (document; not for next-token).",
+    ),
+)
+
+_COUNT_OPTIONS = (
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Processes on this machine  [default: as the work and the cores allow]",
+    ),
+    click.option("--scheduler", metavar="tcp://..", help="Dask scheduler of an existing cluster."),
+    click.option(
+        "--part",
+        callback=_part,
+        metavar="I/N",
+        help="Count one of N parts (I modulo N); `signatures merge` joins them.",
+    ),
+    click.option(
+        "--partition-tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tokens counted at once  [default: as many as memory allows]",
+    ),
+    click.option("--halves", is_flag=True, help="Count even documents (samples) apart as well."),
+    click.option(
+        "--memory",
+        callback=_size,
+        metavar="SIZE",
+        help="Bound of all processes together, like 4GB  [default: half of what is free]",
+    ),
+    click.option("--resume", is_flag=True, help="Go on where an interrupted count stopped."),
+    click.option("--overwrite", is_flag=True, help="Replace the store, or an unfinished count."),
+)
+
+
+def _with(options: tuple[Any, ...], command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the [scope] options; it receives them as ``scope``, a ``Scope``."""
+
+    @wraps(command)
+    def with_scope(
+        *args: Any,
+        kind: Any,
+        seq_length: int | None,
+        order: Path | None,
+        window: int | None,
+        **rest: Any,
+    ) -> Any:
+        from signatures.scope import Scope
+
+        scope = Scope(kind=kind, seq_length=seq_length, order=order, window=window)
+        return command(*args, scope=scope, **rest)
+
+    return _with(_SCOPE_OPTIONS, with_scope)
+
+
+def count_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the [count options]; it receives them as ``options``, ``CountOptions``."""
+
+    @wraps(command)
+    def with_options(*args: Any, **rest: Any) -> Any:
+        from dataclasses import fields
+
+        from signatures.scope import CountOptions
+
+        names = [field.name for field in fields(CountOptions)]
+        return command(*args, options=CountOptions(**{n: rest.pop(n) for n in names}), **rest)
+
+    return _with(_COUNT_OPTIONS, with_options)
+
+
+@click.group(name="count")
+def count_command() -> None:
+    """Count a corpus into a signature store: exact integers, at any size."""
+
+
+@count_command.command("next-token")
+@click.argument("corpus", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="STORE")
+@input_options
+@scope_options
+@count_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def next_token(corpus: tuple[Path, ...], out: Path, as_json: bool, **settings: Any) -> None:
+    """Count which token follows which in CORPUS (prefixes, files or folders; several as one)."""
+    from signatures.count import count_next_token
+
+    result = count_next_token(corpus, out=out, progress=terminal_progress(), **settings)
+    for notice in result["notices"]:
+        say(notice)
+    if as_json:
+        print_json(result)
+    else:
+        _tell(result)
+
+
+def _tell(result: dict[str, Any]) -> None:
+    say(
+        f"{result['tokens']:,} tokens of {result['documents']:,} documents: {result['pairs']:,} "
+        f"pairs, {result['entries']:,} distinct"
+    )
+    say(f"{result['seconds']:.1f} s, {result['tokens_per_second'] / 1e6:.1f} M tokens/s")
+    say(f"store: {result['store']}")
