@@ -21,6 +21,9 @@ def process_groups(parallel: ParallelConfig, *, seed: int) -> Iterator[None]:
     ValueError
         The number of processes cannot be cut that way.
     """
+    if parallel.tensor > 1:
+        # Lets communication overlap computation on GPUs; read when CUDA starts.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     _start()
     try:
         ways, world = parallel.tensor * parallel.pipeline, dist.get_world_size()

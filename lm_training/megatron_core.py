@@ -10,6 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+_NOT_THE_USERS: tuple[tuple[str, type[Warning], str], ...] = (
+    (r".*[Ff]alling back to", UserWarning, ""),
+    ("", DeprecationWarning, r"megatron\."),
+    ("", DeprecationWarning, r"torch\.jit\."),
+    ("", DeprecationWarning, r"numpy\.core"),
+    ("", FutureWarning, r"megatron\."),
+    ("Please use DTensor", FutureWarning, ""),
+    (r"`torch\.distributed\.\w+` is deprecated", FutureWarning, ""),
+    (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning, ""),
+)
+"""Message, category and module of warnings that nobody who trains can mend."""
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
@@ -19,11 +31,8 @@ def quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*[Ff]alling back to", category=UserWarning)
-            warnings.filterwarnings("ignore", message="Please use DTensor", category=FutureWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning, module=r"megatron\.")
-            for module in (r"torch\.jit\.", r"megatron\.", r"numpy\.core"):
-                warnings.filterwarnings("ignore", category=DeprecationWarning, module=module)
+            for message, category, module in _NOT_THE_USERS:
+                warnings.filterwarnings("ignore", message, category, module)
             yield
     finally:
         logger.setLevel(level)

@@ -95,7 +95,10 @@ def transformer_config(run: RunConfig) -> TransformerConfig:
         hidden_dropout=0.0,
         attention_dropout=0.0,
         use_cpu_initialization=True,
-        perform_initialization=False,  # initialise_ does it, whatever the layout
+        # initialise_ fills the matrices, whatever the layout; Megatron only marks how it cut them.
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
         tensor_model_parallel_size=run.parallel.tensor,
         pipeline_model_parallel_size=run.parallel.pipeline,
         params_dtype=dtype,
@@ -109,3 +112,7 @@ def transformer_config(run: RunConfig) -> TransformerConfig:
         bias_dropout_fusion=False,
         cuda_graph_scope=[],  # the default is deprecated and warns
     )
+
+
+def _leave(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix
