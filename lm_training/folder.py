@@ -19,6 +19,7 @@ from typing import Any
 FORMAT_VERSION = 1
 LOG = "train.jsonl"
 CHECKPOINTS = "checkpoints"
+ORDER = "order"
 DESCRIPTION = "staircase.json"
 OPTIMIZER = "optimizer"
 ASIDE = ".partial"

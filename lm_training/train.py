@@ -21,6 +21,7 @@ from lm_training.distributed import is_first_process, process_groups
 from lm_training.folder import (
     CHECKPOINTS,
     FORMAT_VERSION,
+    ORDER,
     read_description,
     refuse_existing,
     remove_unfinished,
@@ -150,7 +151,7 @@ def _session(
     folder = run.out / CHECKPOINTS
     newest = resume_point(folder) if resume else None
     source = _on_first_process(lambda: open_source(run, progress))
-    dataset = build_dataset(run, source.weights, run.out / "order")
+    dataset = build_dataset(run, source.weights, run.out / ORDER)
     facts = {
         "format_version": FORMAT_VERSION,
         "config": resolved(run),

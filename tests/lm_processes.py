@@ -43,7 +43,9 @@ def write_corpus(prefix: Path, documents: list[list[int]] | None = None) -> Path
         documents = [
             (np.cumsum(generator.integers(0, 3, size=200)) % VOCAB_SIZE).tolist() for _ in range(40)
         ]
-    with CorpusWriter(prefix, np.dtype(np.uint16), vocab_size=VOCAB_SIZE) as writer:
+    with CorpusWriter(
+        prefix, np.dtype(np.uint16), vocab_size=VOCAB_SIZE, sidecar={"vocab_size": VOCAB_SIZE}
+    ) as writer:
         for document in documents:
             writer.add_document(np.array(document, np.uint16))
     return prefix

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from workflows.commands.options import input_options
+from workflows.commands.order import order_command
 from workflows.terminal import print_json, say, terminal_progress
 
 if TYPE_CHECKING:
@@ -161,3 +162,6 @@ def inspect_command(
         return
     for line in describe(result):
         click.echo(line)
+
+
+corpus_command.add_command(order_command)
