@@ -165,7 +165,14 @@ def _build(
         vectors["even_token_counts"] = token_counts(job, ("even",))
     with log.timed("merge"):
         merged = {
-            name: merge_stage(runner, job, name, halves, log.progress)
+            name: merge_stage(
+                runner,
+                job.sources(halves),
+                job.scratch / f"merged-{len(halves)}-{halves[0]}",
+                vocab_size=job.vocab_size,
+                memory=job.task_memory,
+                progress=log.progress,
+            )
             for name, halves in matrices.items()
         }
     _check_merge(merged, tally)
@@ -174,7 +181,7 @@ def _build(
     with log.timed("write"):
         create_store(job.store, spec, matrices=layouts, vectors=vectors)
         records = write_stage(
-            runner, job, merged, at_once=memory.shard_writers, progress=log.progress
+            runner, job.store, merged, at_once=memory.shard_writers, progress=log.progress
         )
     return spec, merged["counts"], records
 

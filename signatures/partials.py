@@ -50,6 +50,7 @@ class Partial:
             self.token_counts_T: Int64s = file["token_counts"]
             facts = json.loads(str(file["facts"]))
         self.record = PartialRecord(**facts["record"])
+        self.total = self.record.total
         self.column_dtype = np.dtype(facts["column_dtype"])
         self.count_dtype = np.dtype(facts["count_dtype"])
         self._ends_R = np.cumsum(self.entries_R, dtype=np.int64)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from signatures.kernels import Int64s, Ints, merge_rows
 from signatures.partials import Partial, PartialRecord, PartialWriter, writing
+from signatures.sources import Reference, Source, open_source
 
 _OUT_ENTRIES = 1 << 20
-_BYTES_OUT = 24  # an entry of output: column, count, and their narrowed copies
 MOST_PARTS = 256
 
 
@@ -24,8 +24,8 @@ def fan_in(vocab_size: int, memory: int) -> int:
 
 
 def merge_partials(
-    sources: Sequence[Path],
-    rows: tuple[int, int],
+    sources: Sequence[Reference],
+    rows: tuple[int, int] | None,
     out: Path,
     *,
     vocab_size: int,
@@ -33,30 +33,33 @@ def merge_partials(
 ) -> PartialRecord:
     """Add up rows ``rows[0]`` to ``rows[1]`` of ``sources`` into the partial ``out``.
 
+    Without ``rows`` all of them, and the token counts as well.
+
     Parameters
     ----------
     memory : int
         Bytes that may be used beside a constant of some megabytes.
     """
-    partials = [Partial(path) for path in sources]
-    total = sum(partial.record.total for partial in partials)
+    partials = [open_source(source) for source in sources]
+    total = sum(partial.total for partial in partials)
     column_dtype = partials[0].column_dtype
     count_dtype = np.uint32 if total < 2**32 else np.uint64
     token_counts_V = np.zeros(vocab_size, np.int64)
-    if rows == (0, vocab_size):
+    if rows is None:
         for partial in partials:
-            token_counts_V[partial.tokens_T] += partial.token_counts_T
+            if isinstance(partial, Partial):
+                token_counts_V[partial.tokens_T] += partial.token_counts_T
     with writing(out, vocab_size, column_dtype, count_dtype) as writer:
-        for first, last in _cut(partials, rows, vocab_size, memory):
+        for first, last in _cut(partials, rows or (0, vocab_size), memory):
             _merge_range(partials, first, last, vocab_size, writer)
         return writer.finish(token_counts_V)
 
 
-def entries_by_row(sources: Sequence[Path], vocab_size: int) -> Int64s:
+def entries_by_row(sources: Sequence[Reference], vocab_size: int) -> Int64s:
     """Entries of all ``sources`` together in each row."""
     entries_V = np.zeros(vocab_size, np.int64)
-    for path in sources:
-        partial = Partial(path)
+    for source in sources:
+        partial = open_source(source)
         entries_V[partial.rows_R] += partial.entries_R
     return entries_V
 
@@ -72,9 +75,7 @@ def row_ranges(entries_V: Int64s, most_entries: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _cut(
-    partials: list[Partial], rows: tuple[int, int], vocab_size: int, memory: int
-) -> Iterator[tuple[int, int]]:
+def _cut(partials: list[Source], rows: tuple[int, int], memory: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows whose entries, and table of entries, fit into memory."""
     first, last = rows
     entries_R = np.zeros(last - first, np.int64)
@@ -87,13 +88,13 @@ def _cut(
         yield first + low, first + high
 
 
-def _entry_bytes(partials: list[Partial]) -> int:
+def _entry_bytes(partials: list[Source]) -> int:
     count_bytes = max(partial.count_dtype.itemsize for partial in partials)
     return int(partials[0].column_dtype.itemsize + count_bytes)
 
 
 def _merge_range(
-    partials: list[Partial], first: int, last: int, vocab_size: int, writer: PartialWriter
+    partials: list[Source], first: int, last: int, vocab_size: int, writer: PartialWriter
 ) -> None:
     columns_E, counts_E, entries_KR, places_K = _load(partials, first, last)
     capacity = max(vocab_size, min(_OUT_ENTRIES, columns_E.size))
@@ -115,7 +116,7 @@ def _merge_range(
 
 
 def _load(
-    partials: list[Partial], first: int, last: int
+    partials: list[Source], first: int, last: int
 ) -> tuple[Ints, Ints, npt.NDArray[np.uint32], Int64s]:
     """Entries of the rows, one partial after the other, and how many each row has of each."""
     spans = [partial.span(first, last) for partial in partials]

@@ -5,8 +5,9 @@ Each stage is a handful of tasks on a runner, however many partitions there are.
 Shapes: V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -16,15 +17,15 @@ import numpy.typing as npt
 from corpus.progress import Progress
 from signatures.job import CountJob
 from signatures.partials import Partial, PartialRecord
-from signatures.reduction import entries_by_row, fan_in, row_ranges
+from signatures.reduction import entries_by_row, fan_in, merge_partials, row_ranges
 from signatures.schedule import Runner
 from signatures.segments import Half
+from signatures.sources import Reference
 from signatures.store import MatrixLayout, ShardRecord, shard_ranges
 from signatures.tasks import (
     ShardTask,
     check_sight,
     count_partitions,
-    merge_task,
     shard_task,
 )
 
@@ -115,39 +116,49 @@ def token_counts(job: CountJob, halves: Sequence[Half]) -> npt.NDArray[np.int64]
     """Positions of each token, from the partials."""
     counts_V = np.zeros(job.vocab_size, np.int64)
     for path in job.sources(halves):
-        partial = Partial(path)
-        counts_V[partial.tokens_T] += partial.token_counts_T
+        one = Partial(path)
+        counts_V[one.tokens_T] += one.token_counts_T
     return counts_V
 
 
 def merge_stage(
-    runner: Runner, job: CountJob, name: str, halves: Sequence[Half], progress: Progress
+    runner: Runner,
+    sources: Sequence[Reference],
+    folder: Path,
+    *,
+    vocab_size: int,
+    memory: int,
+    progress: Progress,
 ) -> Merged:
-    """Merge the partials of ``halves`` into row ranges that together are one matrix."""
-    folder = job.scratch / f"merged-{name.replace('/', '-')}"
+    """Merge ``sources`` into row ranges in ``folder`` that together are one matrix."""
     folder.mkdir()
-    sources = _fold(runner, job, folder, job.sources(halves), progress)
-    entries_V = entries_by_row(sources, job.vocab_size)
+    merge = partial(merge_partials, vocab_size=vocab_size, memory=memory)
+    most = fan_in(vocab_size, memory)
+    level = 0
+    while len(sources) > most:
+        sources = _fold(runner, merge, sources, most, folder / f"level-{level}", progress)
+        level += 1
+    entries_V = entries_by_row(sources, vocab_size)
     wanted = -(-int(entries_V.sum()) // (runner.workers * _RANGES_A_WORKER))
     ranges = row_ranges(entries_V, max(wanted, _LEAST_RANGE))
     outs = [folder / f"range-{number:05d}" for number in range(len(ranges))]
-    arguments = [(job, tuple(sources), rows, out) for rows, out in zip(ranges, outs, strict=True)]
-    records = _merge(runner, f"merge {name}", arguments, int(entries_V.sum()), progress)
+    arguments = [(tuple(sources), rows, out) for rows, out in zip(ranges, outs, strict=True)]
+    records = _merge(runner, merge, "merge", arguments, int(entries_V.sum()), progress)
     indptr = folder / "indptr.npy"
-    np.save(indptr, _indptr(outs, job.vocab_size))
+    np.save(indptr, _indptr(outs, vocab_size))
     return Merged(tuple(outs), tuple(records), indptr)
 
 
 def write_stage(
     runner: Runner,
-    job: CountJob,
+    store: Path,
     merged: Mapping[str, Merged],
     *,
     at_once: int,
     progress: Progress,
 ) -> list[ShardRecord]:
     """Write every shard of every matrix whole, one task each."""
-    tasks = [task for name, one in merged.items() for task in _shard_tasks(job.store, name, one)]
+    tasks = [task for name, one in merged.items() for task in _shard_tasks(store, name, one)]
     elements = sum(task.bounds[1] - task.bounds[0] for task in tasks)
     records = []
     with progress.stage("write", elements, "elements") as advance:
@@ -164,32 +175,33 @@ def spread(items: int, groups: int) -> list[tuple[int, int]]:
 
 
 def _fold(
-    runner: Runner, job: CountJob, folder: Path, sources: list[Path], progress: Progress
+    runner: Runner,
+    merge: Callable[..., PartialRecord],
+    sources: Sequence[Reference],
+    most: int,
+    out: Path,
+    progress: Progress,
 ) -> list[Path]:
-    """Merge groups of partials until few enough are left to be merged at once."""
-    most = fan_in(job.vocab_size, job.task_memory)
-    level = 0
-    while len(sources) > most:
-        groups = [tuple(sources[at : at + most]) for at in range(0, len(sources), most)]
-        outs = [folder / f"level-{level}-{number:05d}" for number in range(len(groups))]
-        arguments = [
-            (job, group, (0, job.vocab_size), out) for group, out in zip(groups, outs, strict=True)
-        ]
-        _merge(runner, f"fold {len(sources)} partials", arguments, None, progress)
-        sources, level = outs, level + 1
-    return sources
+    """Merge sources ``most`` at a time, all rows: fewer, larger ones come out."""
+    out.mkdir()
+    groups = [tuple(sources[at : at + most]) for at in range(0, len(sources), most)]
+    outs = [out / f"{number:05d}" for number in range(len(groups))]
+    arguments = [(group, None, path) for group, path in zip(groups, outs, strict=True)]
+    _merge(runner, merge, f"fold {len(sources)} partials", arguments, None, progress)
+    return outs
 
 
 def _merge(
     runner: Runner,
+    merge: Callable[..., PartialRecord],
     title: str,
-    arguments: Sequence[tuple[CountJob, tuple[Path, ...], tuple[int, int], Path]],
+    arguments: Sequence[tuple[tuple[Reference, ...], tuple[int, int] | None, Path]],
     entries: int | None,
     progress: Progress,
 ) -> list[PartialRecord]:
     records: dict[int, PartialRecord] = {}
     with progress.stage(title, entries, "entries") as advance:
-        for number, record in runner.run(merge_task, arguments):
+        for number, record in runner.run(merge, arguments):
             records[number] = record
             advance(record.entries)
     return [records[number] for number in range(len(arguments))]
@@ -199,8 +211,8 @@ def _indptr(ranges: Sequence[Path], vocab_size: int) -> npt.NDArray[np.int64]:
     """Row pointers of the whole matrix: a prefix sum over the ranges."""
     entries_V = np.zeros(vocab_size + 1, np.int64)
     for path in ranges:
-        partial = Partial(path)
-        entries_V[partial.rows_R.astype(np.int64) + 1] = partial.entries_R
+        one = Partial(path)
+        entries_V[one.rows_R.astype(np.int64) + 1] = one.entries_R
     return np.cumsum(entries_V)
 
 

@@ -18,7 +18,6 @@ from corpus.store import Corpus, CorpusFormatError
 from signatures.job import CountJob, open_stream
 from signatures.kernels import Int64s, Ints, histogram, reduce_rows, sort_labels
 from signatures.partials import Partial, PartialRecord, finished, writing
-from signatures.reduction import merge_partials
 from signatures.segments import Block, Half
 from signatures.store import ShardRecord, write_shard
 
@@ -61,13 +60,6 @@ def count_partitions(job: CountJob, first: int, last: int) -> Counted:
         else:
             records.append(tuple(_count_half(job, partition, half) for half in job.division))
     return Counted(tuple(records), reused, time.perf_counter() - started)
-
-
-def merge_task(
-    job: CountJob, sources: tuple[Path, ...], rows: tuple[int, int], out: Path
-) -> PartialRecord:
-    """Merge partials as `merge_partials` does, within the job's memory."""
-    return merge_partials(sources, rows, out, vocab_size=job.vocab_size, memory=job.task_memory)
 
 
 @dataclass(frozen=True, slots=True)
