@@ -162,7 +162,7 @@ def _arranged(stores: list[tuple[Path, Signatures]]) -> list[tuple[Path, Signatu
             raise ValueError(
                 f"{path}: one of it and {first_path} has halves, the other not; count both alike"
             )
-    if any(store.spec.is_part for _, store in stores):
+    if any(_is_part(store.spec) for _, store in stores):
         return _parts_in_order(stores)
     if first.spec.scope == "packed" and len(stores) > 1:
         raise ValueError(
@@ -218,7 +218,7 @@ def _merged_spec(specs: list[tuple[Path, StoreSpec]]) -> StoreSpec:
     first = specs[0][1]
     names = ("tokens", "documents", "empty_documents", "pairs")
     sums = {name: sum(getattr(spec.totals, name) for _, spec in specs) for name in names}
-    parts = first.is_part
+    parts = _is_part(first)
     corpus = first.corpus if parts else tuple(one for _, spec in specs for one in spec.corpus)
     special = sorted({token for _, spec in specs for token in spec.special})
     unknown = any(spec.borders == "unknown" for _, spec in specs)
@@ -248,3 +248,7 @@ def _vocab_size(specs: list[tuple[Path, StoreSpec]]) -> int:
         size, path = next(iter(fixed.items()))
         raise ValueError(f"{path}: vocab_size is {size}, another store has ids to {largest - 1}")
     return largest
+
+
+def _is_part(spec: StoreSpec) -> bool:
+    return spec.parameters.get("part") is not None
