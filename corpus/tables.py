@@ -108,7 +108,8 @@ def _saved_order(folder: Path, state: dict[str, Any]) -> npt.NDArray[np.int64] |
     if not names:
         return None
     chunks = [chunk for name in names for chunk in arrow_column(folder / name, "indices")]
-    return np.concatenate([chunk.to_numpy().astype(np.int64) for chunk in chunks])
+    none = np.empty(0, np.int64)
+    return np.concatenate([none, *(chunk.to_numpy().astype(np.int64) for chunk in chunks)])
 
 
 def _state(folder: Path) -> dict[str, Any]:
