@@ -34,12 +34,16 @@ def principal_components(rows_nH: Rows, num_components: int) -> Components:
     kept = dense_nH[finite_n]
     if len(kept) < 2:
         return Components(coordinates=coordinates_nK, explained=explained_K)
-    left, scale, _ = np.linalg.svd(kept - kept.mean(axis=0), full_matrices=False)
-    found = min(num_components, scale.size)
-    coordinates_nK[finite_n, :found] = _signed(left[:, :found] * scale[:found])
-    total = float(np.sum(scale**2))
-    if total > np.finfo(np.float64).eps ** 2 * kept.size * float(np.abs(kept).max()) ** 2:
-        explained_K[:found] = scale[:found] ** 2 / total
+    centred = kept - kept.mean(axis=0)
+    variance, axes = np.linalg.eigh(
+        centred @ centred.T
+    )  # of n x n, since tokens are fewer than features
+    variance, axes = np.maximum(variance[::-1], 0.0), axes[:, ::-1]
+    found = min(num_components, variance.size)
+    coordinates_nK[finite_n, :found] = _signed(axes * np.sqrt(variance))[:, :found]
+    total = float(variance.sum())
+    if total > (np.finfo(np.float64).eps * float(np.abs(kept).max())) ** 2 * kept.size:
+        explained_K[:found] = variance[:found] / total
     return Components(coordinates=coordinates_nK, explained=explained_K)
 
 

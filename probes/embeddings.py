@@ -1,13 +1,12 @@
-"""The two embeddings of a checkpoint: input rows against what follows a token, output rows
-against what precedes it.
+"""Both embeddings of a checkpoint against the pair counts of its corpus.
 
-Next-token signatures are the rows of the pair counts, predecessor signatures their columns.
+Input rows go with the rows of the counts (what follows a token), output rows with their
+columns (what precedes it).
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from probes.assemble import Draws, TokenAxis, neighbor_group, number_group, path
 from probes.checkpoints import Checkpoint
 from probes.components import Components, principal_components
 from probes.measure import NUM_COMPONENTS, Measured, Reference, measure_rows
-from probes.similarity import cosines_between
+from probes.similarity import cosines_between, unit_rows
 from probes.tokens import TokenTexts
 from signatures.store import Signatures, top_tokens
 
@@ -27,6 +26,8 @@ IntArray = npt.NDArray[np.int64]
 NUM_NEIGHBORS = 8
 _NEIGHBOR_CANDIDATES = "top:2000"
 _FEWEST_NUMBERS = 3
+_FEWEST_OCCURRENCES = 50
+"""Of a number token: a signature from fewer is mostly noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,9 @@ class EmbeddingProbe:
                 "unembedding": Reference.of(store.predecessor_matrix(tokens)),
             }
             advance(1)
-            components = principal_components(store.next_token_matrix(numbers), NUM_COMPONENTS)
+            components = principal_components(
+                unit_rows(store.next_token_matrix(numbers)), NUM_COMPONENTS
+            )
             advance(1)
 
         def neighbors() -> xr.Dataset:
@@ -89,7 +92,7 @@ class EmbeddingProbe:
         """Return all paths of one checkpoint."""
         tokens, numbers = self.axis.tokens, self.number_axis.tokens
         rows = checkpoint.input_embedding(np.concatenate([tokens, numbers]))
-        components = principal_components(rows[len(tokens) :], NUM_COMPONENTS)
+        components = principal_components(unit_rows(rows[len(tokens) :]), NUM_COMPONENTS)
         outputs = checkpoint.unembedding(tokens)
         return {
             "direct": measure_rows(rows[: len(tokens)], self.references["direct"]),
@@ -131,7 +134,7 @@ class EmbeddingProbe:
 
 
 def _frequent_numbers(texts: TokenTexts, counts_V: IntArray) -> IntArray:
-    """Ids of number tokens that occur, in the order of their numbers."""
+    """Ids of number tokens that occur often enough, in the order of their numbers."""
     numbers = texts.numbers()
-    occurring = [t for t in numbers if t < len(counts_V) and counts_V[t] > 0]
+    occurring = [t for t in numbers if t < len(counts_V) and counts_V[t] >= _FEWEST_OCCURRENCES]
     return np.array(sorted(occurring, key=lambda token: (numbers[token], token)), np.int64)

@@ -105,14 +105,16 @@ def probe_series(
 def summary(results: xr.DataTree) -> dict[str, Any]:
     """Return what ``staircase probe --json`` prints: a row for each step of each path."""
     columns = ("rho", "spearman", "p", "mse", "rho_centred", "rho_mean_removed")
-    return {
-        path: [
-            {"step": int(step)} | {name: float(results[path][name].values[row]) for name in columns}
-            for row, step in enumerate(results[path]["step"].values)
-        ]
-        for path in ("direct", "unembedding")
-        if path in results.children
-    }
+    rows = {}
+    for path in ("direct", "unembedding"):
+        if path in results.children:
+            group: xr.Dataset = results.children[path].to_dataset()
+            steps, series = group["step"].values, {name: group[name].values for name in columns}
+            rows[path] = [
+                {"step": int(step)} | {name: float(series[name][place]) for name in columns}
+                for place, step in enumerate(steps)
+            ]
+    return rows
 
 
 def check_belonging(

@@ -59,7 +59,7 @@ VARIABLES: Mapping[str, Variable] = {
     "pca": Variable(long_name="principal coordinates of the model's rows", units="row units"),
     "explained_variance": Variable(long_name="share of variance along the component"),
     "signature_pca": Variable(
-        long_name="principal coordinates of the signature's rows", units="probability"
+        long_name="principal coordinates of the signature's rows", units="row units"
     ),
     "signature_explained_variance": Variable(
         long_name="share of the signature's variance along the component"

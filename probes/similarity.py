@@ -86,6 +86,12 @@ def dense_rows(rows_nH: Any) -> FloatArray:
     return np.array(dense, np.float64)
 
 
+def unit_rows(rows_nH: Rows) -> FloatArray:
+    """Rows at length 1, the geometry that cosines see; an undefined row is NaN."""
+    units_nH, defined_n = _unit_rows(rows_nH)
+    return np.where(defined_n[:, None], dense_rows(units_nH), np.nan)
+
+
 def off_diagonal(matrix_nn: npt.NDArray[Any]) -> FloatArray:
     """Return the entries a < b, row by row: (P,), or (..., P) for a stack of matrices."""
     first_P, second_P = np.triu_indices(matrix_nn.shape[-1], k=1)
@@ -111,8 +117,8 @@ def pearson(one_P: FloatArray, other_P: FloatArray) -> float:
     if is_constant(one_P) or is_constant(other_P):
         return float("nan")
     one_P, other_P = one_P - one_P.mean(), other_P - other_P.mean()
-    scale = np.sqrt(one_P @ one_P) * np.sqrt(other_P @ other_P)
-    return float(np.clip(one_P @ other_P / scale, -1.0, 1.0))
+    scale = np.sqrt((one_P**2).sum()) * np.sqrt((other_P**2).sum())
+    return float(np.clip((one_P * other_P).sum() / scale, -1.0, 1.0))
 
 
 def spearman(one_P: FloatArray, other_P: FloatArray) -> float:

@@ -125,15 +125,17 @@ def _block_sizes(total: int, num_pairs: int) -> Iterator[int]:
 def _weighted_pearson(
     series_TP: FloatArray, signature_P: FloatArray, weights_BP: FloatArray
 ) -> FloatArray:
-    """Pearson's rho of each step under each weighting, (T, B).
+    """Pearson's rho of each step under each weighting, (T, B), from one matrix product.
 
     Both sides come standardised, so the sums of squares do not cancel.
     """
-    total_B = weights_BP.sum(axis=1)
+    T = len(series_TP)
+    signature_2P = np.stack([signature_P, signature_P**2])
+    terms = (series_TP, series_TP**2, series_TP * signature_P, signature_2P)
+    sums = np.concatenate(terms) @ weights_BP.T
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean_TB = series_TP @ weights_BP.T / total_B
-        square_TB = series_TP**2 @ weights_BP.T / total_B - mean_TB**2
-        cross_TB = (series_TP * signature_P) @ weights_BP.T / total_B
-        mean_B = weights_BP @ signature_P / total_B
-        square_B = weights_BP @ signature_P**2 / total_B - mean_B**2
-        return np.asarray((cross_TB - mean_TB * mean_B) / np.sqrt(square_TB * square_B))
+        sums /= weights_BP.sum(axis=1)
+        mean_TB, square_TB, cross_TB = sums[:T], sums[T : 2 * T], sums[2 * T : 3 * T]
+        mean_B, square_B = sums[-2], sums[-1]
+        variance_TB = (square_TB - mean_TB**2) * (square_B - mean_B**2)
+        return np.asarray((cross_TB - mean_TB * mean_B) / np.sqrt(variance_TB))

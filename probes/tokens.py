@@ -1,6 +1,7 @@
 """What a token reads as, and which tokens are numbers."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 IntArray = npt.NDArray[np.int64]
 
 _NUMBER = re.compile(r" ?(0|[1-9][0-9]{0,5})")
+_SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{RETURN SYMBOL}", "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -58,6 +60,19 @@ class TokenTexts:
             if match and int(match[1]) <= largest:
                 found[token] = int(match[1])
         return found
+
+
+def visible(text: str) -> str:
+    """Show what would not be seen: spaces, line ends, tabs, other control and format characters."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character in _SIGNS:
+        return _SIGNS[character]
+    if unicodedata.category(character) in ("Cc", "Cf", "Zs", "Zl", "Zp"):
+        return f"\\u{ord(character):04x}"
+    return character
 
 
 def _load(path: Path) -> Tokenizer:

@@ -1,0 +1,286 @@
+"""Still figures of a saved result: reads the tree, computes nothing.
+
+Colours are Okabe and Ito's, told apart with any colour vision; runs also differ by line and
+marker.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.lines import Line2D
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+INK, FAINT = "#222222", "#767676"
+PATH_TITLES = {
+    "direct": "Input embedding against next-token signature",
+    "unembedding": "Unembedding against predecessor signature",
+}
+_SIGNIFICANT = 0.05
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "context-staircase",
+}
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure of that many inches in the house style."""
+    with mpl.rc_context(_STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Figure:
+    """Draw rho of each run over steps with its 95 % interval, and the loss on a second axis.
+
+    Hollow markers: permutation p above 0.05. Steps are linear up to 1 and logarithmic from
+    there, so that the first updates are seen.
+    """
+    with _figure(8.4, 4.6) as figure:
+        axes = figure.add_subplot()
+        axes.set_title(PATH_TITLES[path])
+        losses = axes.twinx()
+        losses.spines["right"].set_visible(True)
+        for place, results in enumerate(runs.values()):
+            _draw_rho(axes, _group(results, path), place)
+            if "training" in results.children:
+                _draw_loss(losses, _group(results, "training"), place)
+        axes.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
+        _step_axis(axes, [_group(results, path)["step"].values for results in runs.values()])
+        axes.set_ylabel("rho: Pearson correlation of cosine similarities")
+        axes.set_zorder(losses.get_zorder() + 1)
+        axes.patch.set_visible(False)
+        losses.set_ylabel("training loss (nats per token)", color=FAINT)
+        losses.tick_params(axis="y", colors=FAINT)
+        losses.set_visible(losses.has_data())
+        figure.legend(
+            handles=_rho_legend(runs, losses.has_data()),
+            loc="outside lower center",
+            ncols=min(4, len(runs) + 2),
+            frameon=False,
+        )
+    return figure
+
+
+def _draw_rho(axes: Axes, group: xr.Dataset, place: int) -> None:
+    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    steps, rho = group["step"].values, group["rho"].values
+    low, high = group["rho_interval"].values.T
+    axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(steps, rho, color=colour, linewidth=1.8)
+    unsure = ~(group["p"].values <= _SIGNIFICANT)
+    for chosen, face in ((~unsure, colour), (unsure, "white")):
+        axes.plot(
+            steps[chosen],
+            rho[chosen],
+            linestyle="none",
+            marker=marker,
+            markersize=5,
+            color=colour,
+            markerfacecolor=face,
+        )
+
+
+def _draw_loss(axes: Axes, training: xr.Dataset, place: int) -> None:
+    style = ("--", ":", "-.")[place % 3]
+    axes.plot(
+        training["train_step"].values,
+        training["loss"].values,
+        linestyle=style,
+        linewidth=1.0,
+        color=COLOURS[place % len(COLOURS)],
+        alpha=0.55,
+    )
+
+
+def _rho_legend(runs: Mapping[str, xr.DataTree], with_loss: bool) -> list[Line2D]:
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=COLOURS[place % len(COLOURS)],
+            marker=MARKERS[place % len(MARKERS)],
+            label=label,
+        )
+        for place, label in enumerate(runs)
+    ]
+    if with_loss:
+        handles.append(Line2D([], [], color=FAINT, linestyle="--", label="loss (right axis)"))
+    hollow = Line2D(
+        [],
+        [],
+        color=FAINT,
+        marker="o",
+        markerfacecolor="white",
+        linestyle="none",
+        label=f"p > {_SIGNIFICANT}",
+    )
+    return [*handles, hollow]
+
+
+def _step_axis(axes: Axes, steps: Sequence[npt.NDArray[Any]]) -> None:
+    """Linear to step 1, logarithmic from there; ticks at 0, powers of 4, and the last step."""
+    last = max(int(one.max()) for one in steps)
+    axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.6)
+    powers = [4**k for k in range(20) if 4**k * 1.6 < last]
+    axes.set_xticks([0, *powers, last], [f"{tick:,}" for tick in (0, *powers, last)])
+    axes.minorticks_off()
+    axes.set_xlim(-0.15, last * 1.08)
+    axes.set_xlabel("step (optimiser updates; linear to 1, then logarithmic)")
+
+
+def similarity_panels(results: xr.DataTree, label: str = "", path: str = "direct") -> Figure:
+    """Draw the cosine matrices of signature, early and late rows in one clustered order."""
+    group = _group(results, path)
+    order = group["cluster_order"].values
+    early, late = telling_steps(group)
+    panels = [("signature", group["signature_similarity"].values)] + [
+        (
+            f"model, step {int(group['step'].values[at]):,}, rho {group['rho'].values[at]:.2f}",
+            group["similarity"].values[at],
+        )
+        for at in dict.fromkeys((early, late))
+    ]
+    with _figure(3.5 * len(panels) + 0.9, 4.1) as figure:
+        many = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, matrix) in zip(many, panels, strict=True):
+            picture = axes.imshow(
+                matrix[np.ix_(order, order)], cmap="RdBu_r", vmin=-1, vmax=1, interpolation="none"
+            )
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel(f"{len(order)} tokens, clustered by signature")
+            axes.tick_params(labelsize=8)
+        many[0].set_ylabel("the same tokens")
+        bar = figure.colorbar(picture, ax=list(many), shrink=0.85, pad=0.01)
+        bar.set_label("cosine similarity")
+        bar.outline.set_visible(False)
+        title = PATH_TITLES[path] + (f", {label}" if label else "")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def telling_steps(group: xr.Dataset) -> tuple[int, int]:
+    """Return the places of an early and of the last step.
+
+    Early is where rho peaks; when that is the last step, where rho first passes half of it.
+    """
+    rho = group["rho"].values
+    last = len(rho) - 1
+    if not np.isfinite(rho).any():
+        return 0, last
+    peak = int(np.nanargmax(rho))
+    if peak == last:
+        peak = int(np.flatnonzero(rho >= rho[peak] / 2)[0])
+    return peak, last
+
+
+def number_panels(results: xr.DataTree, label: str = "") -> Figure:
+    """Draw number tokens along two principal components: signature, early and late embedding."""
+    group, direct = _group(results, "numbers"), _group(results, "direct")
+    early, late = telling_steps(direct)
+    panels = [
+        (
+            "next-token signature",
+            group["signature_pca"].values,
+            group["signature_explained_variance"].values,
+        )
+    ] + [
+        (
+            f"embedding, step {int(group['step'].values[at]):,}",
+            group["pca"].values[at],
+            group["explained_variance"].values[at],
+        )
+        for at in dict.fromkeys((early, late))
+    ]
+    with _figure(3.7 * len(panels) + 0.8, 4.3) as figure:
+        many = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, coordinates, explained) in zip(many, panels, strict=True):
+            axes.set_title(title, fontsize=10)
+            picture = _draw_numbers(axes, group, coordinates)
+            axes.set_xlabel(f"component 1 ({100 * explained[0]:.0f} % of variance)")
+            axes.set_ylabel(f"component 2 ({100 * explained[1]:.0f} % of variance)")
+            axes.tick_params(labelsize=8)
+        figure.colorbar(picture, ax=list(many), shrink=0.8, pad=0.01).set_label("the number")
+        title = "Number tokens" + (f", {label}" if label else "")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        handles = [
+            Line2D([], [], color=FAINT, marker=marker, linestyle="none", label=text)
+            for marker, text in (("o", "as written"), ("s", "after a space"))
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _draw_numbers(axes: Axes, group: xr.Dataset, coordinates: npt.NDArray[Any]) -> Any:
+    values = group["value"].values
+    shades = PowerNorm(0.4, vmin=values.min(), vmax=values.max())  # small numbers are many
+    spaced = np.array([str(text).startswith(" ") for text in group["token_text"].values])
+    picture = None
+    for chosen, marker in ((~spaced, "o"), (spaced, "s")):
+        drawn = axes.scatter(
+            coordinates[chosen, 0],
+            coordinates[chosen, 1],
+            c=values[chosen],
+            marker=marker,
+            s=22,
+            cmap="viridis",
+            norm=shades,
+        )
+        picture = picture or drawn
+    for value, point in zip(values, coordinates, strict=True):
+        axes.annotate(
+            str(value), point[:2], (3, 3), textcoords="offset points", fontsize=7, color=INK
+        )
+    axes.margins(0.08)
+    return picture
+
+
+def drawable(text: str) -> str:
+    """Replace characters that the figure font lacks by their code points."""
+    return "".join(c if _font_has(c) else f"\\u{ord(c):04x}" for c in text)
+
+
+@cache
+def _font_has(character: str) -> bool:
+    return bool(get_font(findfont(FontProperties())).get_char_index(ord(character)))
+
+
+def picture_bytes(figure: Figure, kind: str) -> bytes:
+    """Render the figure as ``svg`` or ``png``; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with mpl.rc_context(_STYLE):
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+    return buffer.getvalue()
+
+
+def save_pictures(figure: Figure, folder: Path, name: str) -> None:
+    """Write ``name.svg`` and ``name.png`` into ``folder``."""
+    for kind in ("svg", "png"):
+        (folder / f"{name}.{kind}").write_bytes(picture_bytes(figure, kind))
+
+
+def _group(results: xr.DataTree, name: str) -> xr.Dataset:
+    """Return one group as a Dataset, in memory."""
+    dataset: xr.Dataset = results.children[name].to_dataset()
+    return dataset.load()

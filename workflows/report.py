@@ -1,0 +1,268 @@
+"""Saved probe results to one page that opens offline, with every figure also as SVG and PNG."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from corpus.progress import SILENT, Progress
+from corpus.provenance import provenance
+from probes.plot import (
+    PATH_TITLES,
+    number_panels,
+    picture_bytes,
+    rho_over_steps,
+    save_pictures,
+    similarity_panels,
+)
+from probes.results import ROOT_ATTRIBUTE, open_results
+from probes.tokens import visible
+from workflows import page
+from workflows.course import Course, course_of
+
+_PAGE = "index.html"
+_READ_CURVES = (
+    "How to read it: rho is 0 when the geometry of the model's rows has nothing of the "
+    "signature's, and 1 when the pairwise cosines are in proportion. The band is the 95 % interval "
+    "when tokens are drawn anew; hollow markers are steps where tokens permuted at random do as "
+    "well in more than 1 of 20 cases. Thin lines: training loss, right axis."
+)
+_READ_MATRICES = (
+    "How to read it: each cell is the cosine of two tokens. All panels have the tokens in one "
+    "order, clustered by signature, so that a block of the first panel seen again in another means "
+    "the model treats those tokens alike. The early step is where rho peaks (where it first "
+    "passes half of its peak, if it peaks at the end)."
+)
+_READ_NUMBERS = (
+    "How to read it: tokens that read as whole numbers and occur at least 50 times, each row "
+    "scaled to length 1, on the two directions of largest variance. The axes say how much of the "
+    "variance the picture holds: a small share means most is not in it."
+)
+
+
+def write_report(
+    runs: Mapping[str, Path | str],
+    out: Path,
+    *,
+    title: str = "Context Staircase",
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Write ``out/index.html`` and ``out/figures/`` from saved results.
+
+    Parameters
+    ----------
+    runs : mapping of str to Path
+        Label of each run and its ``probes.zarr``.
+    out : Path
+        Folder of the report; it appears whole or not at all.
+
+    Returns
+    -------
+    dict
+        ``report`` (path of the page) and ``runs``: label, curve, peak, final value, fall and
+        the sentence on whether rho rises and falls.
+
+    Raises
+    ------
+    FileExistsError
+        ``out`` exists without ``overwrite``, or is not a report.
+    ResultFormatError
+        A path that holds no probe result.
+    """
+    if not runs:
+        raise ValueError("no result given; name at least one probes.zarr")
+    out = Path(out)
+    trees = {label: open_results(Path(path)) for label, path in runs.items()}
+    _refuse_existing(out, overwrite=overwrite)
+    courses = {
+        label: course_of(tree.children["direct"].to_dataset()) for label, tree in trees.items()
+    }
+    with _written_aside(out) as folder, progress.stage("figures", None, "figures") as advance:
+        (folder / "figures").mkdir()
+        parts = [
+            *_opening(title, courses),
+            *_curves(trees, folder / "figures", advance),
+            *_geometry(trees, folder / "figures", advance),
+            *_tables(trees),
+            *_provenance(trees),
+        ]
+        (folder / _PAGE).write_text(page.page(title, parts), encoding="utf-8")
+    return {
+        "report": str(out / _PAGE),
+        "runs": [{"label": label} | course.as_dict() for label, course in courses.items()],
+    }
+
+
+def labels_of(paths: Sequence[Path]) -> dict[str, Path]:
+    """Label results by their names, or by their folders' when the names are the same.
+
+    Raises
+    ------
+    ValueError
+        Two results that cannot be told apart.
+    """
+    resolved = [path.resolve() for path in paths]
+    for labels in ([p.stem for p in resolved], [p.parent.name for p in resolved]):
+        if len(set(labels)) == len(paths):
+            return dict(zip(labels, paths, strict=True))
+    raise ValueError(
+        f"{', '.join(map(str, paths))}: results of one name in folders of one name; "
+        "rename one, so that the figures can tell them apart"
+    )
+
+
+def _opening(title: str, courses: Mapping[str, Course]) -> Iterator[str]:
+    yield page.heading(title, 1)
+    yield page.paragraph(
+        "How far the geometry of a language model's token embeddings follows what the training "
+        "data says about each token, checkpoint by checkpoint. A token's next-token signature is "
+        "how often each token follows it in the corpus; its predecessor signature, what comes "
+        "before it.",
+        "faint",
+    )
+    yield page.bullets(f"{label}: {course.sentence()}" for label, course in courses.items())
+
+
+def _curves(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
+    yield page.heading("When the embeddings follow the data")
+    for path, title in PATH_TITLES.items():
+        chosen = {label: tree for label, tree in trees.items() if path in tree.children}
+        if not chosen:
+            continue
+        figure = rho_over_steps(chosen, path)
+        save_pictures(figure, figures, f"rho_{path}")
+        image = picture_bytes(figure, "svg")
+        yield page.picture(
+            image, "svg", name=f"rho_{path}", shows=f"{title}: rho over steps", reading=_READ_CURVES
+        )
+        advance(1)
+    for label, tree in trees.items():
+        yield page.folded(f"Every step of {label} in numbers", _step_table(tree))
+
+
+def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
+    yield page.heading("Which tokens are alike")
+    for place, (label, tree) in enumerate(trees.items()):
+        figure = similarity_panels(tree, label)
+        name = f"similarity_{place}"
+        save_pictures(figure, figures, name)
+        yield page.picture(
+            picture_bytes(figure, "png"),
+            "png",
+            name=name,
+            shows=f"Cosine matrices of signature and embeddings, {label}",
+            reading=_READ_MATRICES,
+        )
+        advance(1)
+        if "numbers" in tree.children:
+            figure = number_panels(tree, label)
+            name = f"numbers_{place}"
+            save_pictures(figure, figures, name)
+            yield page.picture(
+                picture_bytes(figure, "svg"),
+                "svg",
+                name=name,
+                shows=f"Number tokens on two principal components, {label}",
+                reading=_READ_NUMBERS,
+            )
+            advance(1)
+
+
+def _step_table(tree: xr.DataTree) -> str:
+    columns = ("rho", "spearman", "p", "one_minus_mse", "rho_centred", "rho_mean_removed")
+    group: xr.Dataset = tree.children["direct"].to_dataset().load()
+    header = ["step", *columns, "rho, 95 % interval"]
+    rows = [
+        [f"{int(step):,}"]
+        + [_number(group[name].values[place]) for name in columns]
+        + [" to ".join(_number(bound) for bound in group["rho_interval"].values[place])]
+        for place, step in enumerate(group["step"].values)
+    ]
+    note = page.paragraph(
+        "Input embedding against next-token signature. spearman: rank correlation. p: one-sided, "
+        "tokens permuted. one_minus_mse: 1 less the mean squared difference of the cosines. "
+        "rho_centred: after each row lost its own mean. rho_mean_removed: after the mean row was "
+        "taken from all.",
+        "faint",
+    )
+    return note + page.table(header, rows, numbers=range(len(header)))
+
+
+def _tables(trees: Mapping[str, xr.DataTree]) -> Iterator[str]:
+    """Nearest tokens by signature: of the first run, and of others with another signature."""
+    yield page.heading("Nearest tokens by signature")
+    yield page.paragraph(
+        "What the data alone says is alike: the tokens whose next-token signatures have the "
+        "largest cosine, in brackets, with those of the tokens above. No model is involved. "
+        "\N{OPEN BOX} is a space, \N{RETURN SYMBOL} a line end, \N{RIGHTWARDS ARROW TO BAR} a tab."
+    )
+    shown: list[str] = []
+    for label, tree in trees.items():
+        html = _neighbor_table(tree.children["neighbors"].to_dataset().load())
+        if html not in shown:
+            shown.append(html)
+            yield page.heading(f"Corpus of {label}", 3) + html if len(shown) > 1 else html
+
+
+def _neighbor_table(group: xr.Dataset) -> str:
+    rows = []
+    for place, token in enumerate(group["token_text"].values):
+        near = zip(
+            group["nearest_text"].values[place],
+            group["nearest_similarity"].values[place],
+            strict=True,
+        )
+        cells = [f"{page.code(visible(str(text)))} ({_number(cosine, 2)})" for text, cosine in near]
+        occurrences = f"{int(group['occurrences'].values[place]):,}"
+        rows.append([page.code(visible(str(token))), occurrences, ", ".join(cells)])
+    return page.table(["token", "occurrences", "nearest, with cosine"], rows, numbers=[1])
+
+
+def _provenance(trees: Mapping[str, xr.DataTree]) -> Iterator[str]:
+    yield page.heading("Where this came from")
+    yield page.paragraph(
+        "Everything needed to make it again: versions, commit, resolved configuration, seeds, "
+        "fingerprints of the corpus and of every checkpoint.",
+        "faint",
+    )
+    for label, tree in trees.items():
+        yield page.folded(label, page.record(tree.attrs[ROOT_ATTRIBUTE]))
+    yield page.folded("this page", page.record(provenance()))
+
+
+def _number(value: Any, decimals: int = 3) -> str:
+    return "undefined" if not np.isfinite(value) else f"{float(value):.{decimals}f}"
+
+
+def _refuse_existing(out: Path, *, overwrite: bool) -> None:
+    """Never delete what is not a report."""
+    if not out.exists():
+        return
+    if not overwrite:
+        raise FileExistsError(f"{out}: exists; pass --overwrite to replace it, or another --out")
+    if not (out / _PAGE).is_file():
+        raise FileExistsError(
+            f"{out}: exists and holds no {_PAGE}, so it is no report and is left alone; "
+            "remove it yourself or choose another --out"
+        )
+
+
+@contextlib.contextmanager
+def _written_aside(out: Path) -> Iterator[Path]:
+    """Yield a folder beside ``out`` that becomes ``out`` only if nothing is raised."""
+    work = out.with_name(out.name + ".partial")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        yield work
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    if out.exists():
+        shutil.rmtree(out)
+    work.rename(out)
