@@ -5,10 +5,10 @@ Shapes: N tokens of a block, D documents of a block, V vocabulary.
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,7 +36,6 @@ __all__ = ["build_corpus", "tokenizer_hash", "train_tokenizer"]
 _LISTED_PROBLEMS = 1000
 _BLOCKS_A_WORKER = 3
 """Blocks in flight: enough that no worker waits, few enough that memory stays bounded."""
-Encode = Callable[[Block], EncodedBlock]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +125,10 @@ def build_corpus(
             out, dtype_for(vocab_size), vocab_size, sidecar, overwrite=overwrite
         ) as writer,
         progress.stage("tokenise", sum(source.size for source in found), "bytes") as advance,
+        # Closed here, not when it is collected: on an error the workers must end at once.
+        closing(_encoded_blocks(found, reading, encoding, workers)) as blocks,
     ):
-        for block, encoded in _encoded_blocks(found, reading, encoding, workers):
+        for block, encoded in blocks:
             _take(block, encoded, writer, tally, on_error)
             advance(block.source_bytes)
         sidecar.update(_outcome(found, tally, allow_special))
@@ -152,7 +153,7 @@ def _tokenizer_facts(path: Path, eod_token: str | None) -> tuple[int, dict[str, 
 
 def _encoded_blocks(
     sources: Sequence[Source], reading: _ReadOptions, encoding: EncodingOptions, workers: int | None
-) -> Iterator[tuple[Block, EncodedBlock]]:
+) -> Generator[tuple[Block, EncodedBlock], None, None]:
     """Encode every block, in the order of the sources."""
     workers = workers or len(os.sched_getaffinity(0))
     if workers < 1:
