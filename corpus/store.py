@@ -9,12 +9,19 @@ Shapes: N tokens, D documents, F files.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from corpus.fingerprint import combined_fingerprint, file_fingerprint
+from corpus.fingerprint import (
+    BLOCK,
+    block_digest,
+    combined_fingerprint,
+    file_fingerprint,
+    num_blocks,
+)
 from corpus.parts import Borders, CorpusFile, CorpusFormatError, DocumentEnds, Tokens
 from corpus.progress import SILENT, Progress
 from corpus.readers import FORMATS, read_files
@@ -150,10 +157,26 @@ class Corpus:
     def compute_fingerprints(self, progress: Progress = SILENT) -> list[dict[str, Any]]:
         """Compute and keep ``fingerprints``, telling ``progress`` about the pass."""
         if "fingerprints" not in self.__dict__:
+            digests = []
             with progress.stage("fingerprint", self.num_tokens, "tokens") as advance:
-                found = [file_fingerprint(file, advance) for file in self.files]
-            self.__dict__["fingerprints"] = found
+                for file, block in self.fingerprint_blocks():
+                    digests.append(block_digest(self.files[file], block))
+                    advance(min(BLOCK, self.files[file].num_tokens - block * BLOCK))
+            self.keep_fingerprints(digests)
         return self.__dict__["fingerprints"]  # type: ignore[no-any-return]
+
+    def fingerprint_blocks(self) -> list[tuple[int, int]]:
+        """(file, block) of everything that a fingerprint hashes, in order."""
+        return [
+            (at, block) for at, file in enumerate(self.files) for block in range(num_blocks(file))
+        ]
+
+    def keep_fingerprints(self, digests: Sequence[bytes]) -> None:
+        """Make ``fingerprints`` from digests that other processes may have computed."""
+        blocks = iter(digests)
+        self.__dict__["fingerprints"] = [
+            file_fingerprint(file, islice(blocks, num_blocks(file))) for file in self.files
+        ]
 
     def tokens(self, start: int, stop: int) -> Tokens:
         """Tokens ``start`` to ``stop`` (exclusive) of the whole corpus.

@@ -27,6 +27,7 @@ from signatures.stages import (
     Tally,
     check_workers,
     count_stage,
+    fingerprint_stage,
     merge_stage,
     token_counts,
     write_stage,
@@ -124,7 +125,7 @@ def _count_aside(question: Question, out: Path, options: CountOptions, log: _Log
             with open_runner(_workers(question, options), options.scheduler) as runner:
                 memory = share_memory(question, options, runner.workers)
                 with log.timed("fingerprint"):
-                    question.corpus.compute_fingerprints(log.progress)
+                    fingerprint_stage(runner, scratch.run, question.corpus, log.progress)
                 job = make_job(question, options, memory, scratch)
                 spec, merged, records = _build(runner, question, job, memory, log)
             with log.timed("verify"):

@@ -70,9 +70,15 @@ class CountJob:
 
 
 @lru_cache(maxsize=1)
+def open_once(run: str, paths: tuple[Path, ...], input: InputOptions) -> Corpus:
+    """Open a corpus, once a process and run."""
+    return open_corpus(paths, input)
+
+
+@lru_cache(maxsize=1)
 def open_stream(job: CountJob) -> tuple[Corpus, Stream]:
     """Open the corpus of ``job``, once a process."""
-    corpus = open_corpus(job.corpus_paths, job.input)
+    corpus = open_once(job.run, job.corpus_paths, job.input)
     if job.scope.kind == "document":
         return corpus, DocumentStream(corpus)
     if job.scope.order is None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.progress import Progress
+from corpus.store import Corpus
 from signatures.job import CountJob
 from signatures.partials import Partial, PartialRecord
 from signatures.reduction import entries_by_row, fan_in, merge_partials, row_ranges
@@ -26,6 +27,7 @@ from signatures.tasks import (
     ShardTask,
     check_sight,
     count_partitions,
+    digest_blocks,
     shard_task,
 )
 
@@ -89,6 +91,19 @@ def check_workers(runner: Runner, job: CountJob) -> None:
             f"{problems[0]} ({len(problems)} worker(s)); workers need the same file system: put "
             "--out and the corpus on a shared one, under the same path"
         )
+
+
+def fingerprint_stage(runner: Runner, run: str, corpus: Corpus, progress: Progress) -> None:
+    """Hash the corpus on all workers; its ``fingerprints`` are known afterwards."""
+    blocks = len(corpus.fingerprint_blocks())
+    ranges = spread(blocks, runner.workers * _TASKS_A_WORKER)
+    arguments = [(run, corpus.paths, corpus.options, first, last) for first, last in ranges]
+    digests: dict[int, list[bytes]] = {}
+    with progress.stage("fingerprint", corpus.num_tokens, "tokens") as advance:
+        for number, found in runner.run(digest_blocks, arguments):
+            digests[number] = found
+            advance(corpus.num_tokens * len(found) / max(1, blocks))
+    corpus.keep_fingerprints([one for number in sorted(digests) for one in digests[number]])
 
 
 def count_stage(runner: Runner, job: CountJob, progress: Progress) -> Tally:

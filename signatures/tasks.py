@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from corpus.store import Corpus, CorpusFormatError
-from signatures.job import CountJob, open_stream
+from corpus.fingerprint import block_digest
+from corpus.store import Corpus, CorpusFormatError, InputOptions
+from signatures.job import CountJob, open_once, open_stream
 from signatures.kernels import Int64s, Ints, histogram, reduce_rows, sort_labels
 from signatures.partials import Partial, PartialRecord, finished, writing
 from signatures.segments import Block, Half
@@ -45,6 +46,15 @@ def check_sight(scratch: Path, run: str) -> str | None:
     except OSError as error:
         return f"{where} cannot read {scratch / 'run'} ({error.strerror})"
     return None if found == run else f"{where} sees another {scratch / 'run'}"
+
+
+def digest_blocks(
+    run: str, paths: tuple[Path, ...], input: InputOptions, first: int, last: int
+) -> list[bytes]:
+    """Hash some of the blocks that make the fingerprint of a corpus."""
+    corpus = open_once(run, paths, input)
+    blocks = corpus.fingerprint_blocks()[first:last]
+    return [block_digest(corpus.files[file], block) for file, block in blocks]
 
 
 def count_partitions(job: CountJob, first: int, last: int) -> Counted:
