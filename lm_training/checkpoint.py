@@ -27,6 +27,8 @@ from lm_training.megatron_core import dist_checkpointing, parallel_state
 from lm_training.model import Decoder
 from lm_training.torch_dist import TorchDistWriter
 
+EXTRA_STATE = "_extra_state"
+
 RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
 """The one sharding of the distributed optimizer that resumes right on CPU and other layouts."""
 
@@ -92,8 +94,9 @@ class CheckpointWriter:
     def _write_shards(self, aside: Path, *, with_optimizer: bool) -> list[TorchDistWriter]:
         writers = [TorchDistWriter(self._pool) for _ in range(1 + with_optimizer)]
         with cpu.cuda_means_cpu():
-            weights = self._decoder.inner.sharded_state_dict()
-            dist_checkpointing.save(weights, str(aside), sharded_strategy=writers[0])
+            dist_checkpointing.save(
+                weights_state(self._decoder), str(aside), sharded_strategy=writers[0]
+            )
             if with_optimizer:
                 state = optimizer_state(self._decoder, self._optimizer, is_loading=False)
                 dist_checkpointing.save(state, str(aside / OPTIMIZER), sharded_strategy=writers[1])
@@ -121,9 +124,18 @@ class CheckpointWriter:
             self._pool.shutdown()
 
 
+def weights_state(decoder: Decoder, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the sharded weights.
+
+    Without the layers' ``_extra_state``: pickled objects that matter to 8-bit training only.
+    """
+    state = decoder.inner.sharded_state_dict(metadata=metadata)
+    return {name: part for name, part in state.items() if not name.endswith(EXTRA_STATE)}
+
+
 def optimizer_state(decoder: Decoder, optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
     """Return the optimizer's sharded state, laid out so that any process layout can read it."""
-    weights = decoder.inner.sharded_state_dict(metadata=RESHARDABLE)
+    weights = weights_state(decoder, RESHARDABLE)
     return optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=RESHARDABLE)
 
 

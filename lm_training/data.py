@@ -47,10 +47,9 @@ class Source:
     tokenizer_hash: str | None
     weights: list[float] | None
     """Share of each corpus in a blend; None for a single corpus."""
-    fingerprints: list[dict[str, Any]]
 
 
-def open_source(run: RunConfig, progress: Progress = SILENT) -> Source:
+def open_source(run: RunConfig) -> Source:
     """Check the corpora of ``run`` and describe them.
 
     Raises
@@ -72,8 +71,12 @@ def open_source(run: RunConfig, progress: Progress = SILENT) -> Source:
         vocab_size=together.vocab_size or run.model.vocab_size,
         tokenizer_hash=together.tokenizer_hash,
         weights=weights,
-        fingerprints=together.compute_fingerprints(progress),
     )
+
+
+def fingerprints(run: RunConfig, progress: Progress = SILENT) -> list[dict[str, Any]]:
+    """Return name, tokens, documents and sha256 of each corpus; costs one pass over the tokens."""
+    return open_corpus(run.data.prefixes).compute_fingerprints(progress)
 
 
 def _check_corpus(corpus: Corpus, run: RunConfig) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corpus.progress import SILENT, Progress
 from lm_training.config import RunConfig
 from lm_training.data import build_dataset, open_source
 from lm_training.folder import ASIDE, ORDER
@@ -40,7 +39,6 @@ def write_order(
     *,
     steps: tuple[int, int] | None = None,
     overwrite: bool = False,
-    progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Write the ORDER file of ``run``; for a blend a folder, one file a source, in order.
 
@@ -67,7 +65,7 @@ def write_order(
         raise ValueError(f"steps {first}:{last}: a range within 0:{run.steps} is needed")
     if out.exists() and not overwrite:
         raise FileExistsError(f"{out}: exists; pass --overwrite to replace it, or another --out")
-    orders = sample_orders(run, first, last, progress=progress)
+    orders = sample_orders(run, first, last)
     files = _file_names(run, out)
     aside = out.with_name(out.name + ASIDE)
     _remove(aside)
@@ -94,14 +92,12 @@ def write_order(
     }
 
 
-def sample_orders(
-    run: RunConfig, first: int, last: int, *, progress: Progress = SILENT
-) -> list[SampleOrder]:
+def sample_orders(run: RunConfig, first: int, last: int) -> list[SampleOrder]:
     """Return what updates ``first`` + 1 to ``last`` of ``run`` take of each corpus, in order."""
     batch = run.train.global_batch_size
     taken = slice(first * batch, last * batch)
     with quiet(), _cache(run) as cache:
-        dataset = build_dataset(run, open_source(run, progress).weights, cache)
+        dataset = build_dataset(run, open_source(run).weights, cache)
         if not isinstance(dataset, BlendedDataset):
             return [_of_corpus(dataset, dataset.shuffle_index[taken])]
         which = np.asarray(dataset.dataset_index[taken])

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from lm_training import cpu
-from lm_training.checkpoint import optimizer_state
+from lm_training.checkpoint import EXTRA_STATE, optimizer_state, weights_state
 from lm_training.config import RunConfig
 from lm_training.folder import OPTIMIZER, CheckpointFormatError
 from lm_training.megatron_core import ShardedTensor, ShardedTensorFactory, dist_checkpointing
+from lm_training.metadata import stored_shapes
 from lm_training.model import Decoder
 from lm_training.optimizer import loadable_optimizer
 
@@ -88,9 +87,11 @@ def load(path: Path, decoder: Decoder, optimizer: Any) -> None:
         Keys are missing or unexpected, or shapes differ; all are listed.
     """
     with cpu.cuda_means_cpu(), torch.no_grad():
-        weights = decoder.inner.sharded_state_dict()
+        weights = weights_state(decoder)
         refuse_mismatch(path, weights)
-        decoder.inner.load_state_dict(dist_checkpointing.load(weights, str(path)))
+        loaded = dist_checkpointing.load(weights, str(path))
+        absent = decoder.inner.load_state_dict(loaded, strict=False).missing_keys
+        assert all(name.endswith(EXTRA_STATE) for name in absent), absent
         with loadable_optimizer(optimizer):
             state = optimizer_state(decoder, optimizer, is_loading=True)
             refuse_mismatch(path / OPTIMIZER, state)
@@ -104,11 +105,7 @@ def refuse_mismatch(path: Path, wanted: Any) -> None:
     dist.all_gather_object(every, _global_shapes(wanted))
     for part in every:
         shapes |= part
-    stored = {
-        key: tuple(facts.size)
-        for key, facts in FileSystemReader(path).read_metadata().state_dict_metadata.items()
-        if isinstance(facts, TensorStorageMetadata)
-    }
+    stored = stored_shapes(path)
     problems = [f"missing {sorted(missing)}"] if (missing := shapes.keys() - stored.keys()) else []
     if unexpected := stored.keys() - shapes.keys():
         problems.append(f"unexpected {sorted(unexpected)}")

@@ -1,44 +1,33 @@
 """A training run from a config: build, resume, update step by step, log, keep checkpoints."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 
 from corpus.progress import SILENT, Progress
-from corpus.provenance import provenance
 from lm_training import cpu
-from lm_training.checkpoint import CheckpointWriter, input_embedding
+from lm_training.checkpoint import input_embedding
 from lm_training.config import RunConfig
-from lm_training.data import Batches, build_dataset, open_source, order_hash
-from lm_training.distributed import is_first_process, process_groups
+from lm_training.distributed import process_groups
 from lm_training.folder import (
     CHECKPOINTS,
-    FORMAT_VERSION,
-    ORDER,
     read_description,
     refuse_existing,
-    remove_unfinished,
-    resume_point,
     step_of,
     whole_checkpoints,
 )
-from lm_training.log import RunLog, peak_memory_bytes, utilisation
+from lm_training.log import peak_memory_bytes, utilisation
 from lm_training.megatron_core import quiet
-from lm_training.model import Decoder, build_decoder
-from lm_training.optimizer import build_optimizer
-from lm_training.resume import load, refuse_other_data, refuse_other_run, resolved
+from lm_training.resume import refuse_other_run
+from lm_training.session import Probe, Session, open_session
 from lm_training.stop import StopRequest, stop_on_sigterm
-from lm_training.trainer import Trainer, Update
+from lm_training.trainer import DivergedError, Update
 
-Probe = Callable[[npt.NDArray[np.float32]], Mapping[str, float]]
-"""Takes the live input embedding (vocab_size, hidden_size); what it returns joins the log."""
+__all__ = ["Probe", "train"]
 
 
 def train(
@@ -76,8 +65,9 @@ def train(
         There is a run in ``run.out`` and ``resume`` is not given.
     ValueError
         Corpus, layout or checkpoint do not fit the run.
-    RuntimeError
-        The loss or the gradient became NaN or infinite.
+    DivergedError
+        A RuntimeError: the loss or the gradient became NaN or infinite. Checkpoints of earlier
+        steps stay.
     """
     refuse_existing(run.out, resume=resume)
     if resume and _finished(run):
@@ -88,8 +78,9 @@ def train(
             stack.enter_context(context)
         stop = stack.enter_context(stop_on_sigterm())
         stack.enter_context(process_groups(run.parallel, seed=run.seed))
-        session = stack.enter_context(_session(run, resume, progress, on_checkpoint, probe))
-        _steps(session, stop, progress)
+        opened = open_session(run, resume=resume, progress=progress, on_checkpoint=on_checkpoint)
+        session = stack.enter_context(opened)
+        _steps(session, stop, progress, probe)
     return _result(
         run,
         done=session.done,
@@ -121,99 +112,7 @@ def _result(
     }
 
 
-@dataclass(slots=True)
-class _Session:
-    """A run under way in this process."""
-
-    run: RunConfig
-    decoder: Decoder
-    trainer: Trainer
-    checkpoints: CheckpointWriter
-    log: RunLog | None
-    """Only on the first process."""
-    probe: Probe | None
-    resumed: bool
-    start: int
-    """Updates made before this session."""
-    done: int = field(default=0)
-    loss: float | None = None
-
-
-@contextmanager
-def _session(
-    run: RunConfig,
-    resume: bool,
-    progress: Progress,
-    on_checkpoint: Callable[[int, Path], None] | None,
-    probe: Probe | None,
-) -> Iterator[_Session]:
-    """Build everything; close files and threads whatever happens."""
-    folder = run.out / CHECKPOINTS
-    newest = resume_point(folder) if resume else None
-    source = _on_first_process(lambda: open_source(run, progress))
-    dataset = build_dataset(run, source.weights, run.out / ORDER)
-    facts = {
-        "format_version": FORMAT_VERSION,
-        "config": resolved(run),
-        "vocab_size": source.vocab_size,
-        "tokenizer_hash": source.tokenizer_hash,
-        "corpus": source.fingerprints,
-        "order_hash": order_hash(dataset, run.steps * run.train.global_batch_size),
-        "provenance": provenance(),
-    }
-    decoder = build_decoder(run)
-    optimizer = build_optimizer(run, decoder.wrapped)
-    start = step_of(newest) if newest else 0
-    if newest is not None:
-        description = read_description(newest)
-        refuse_other_run(newest, run, description)
-        refuse_other_data(newest, description, facts)
-        load(newest, decoder, optimizer)
-    if is_first_process():
-        remove_unfinished(folder)
-    checkpoints = CheckpointWriter(
-        folder,
-        decoder=decoder,
-        optimizer=optimizer,
-        description=facts,
-        keep_optimizer=run.checkpoint.keep_optimizer,
-        asynchronous=_asynchronous(run),
-        on_checkpoint=on_checkpoint,
-    )
-    trainer = Trainer(run, decoder, optimizer, Batches(dataset, run))
-    log = RunLog(run, resumed_at=start) if is_first_process() else None
-    session = _Session(
-        run, decoder, trainer, checkpoints, log, probe, newest is not None, start, done=start
-    )
-    try:
-        yield session
-    finally:
-        checkpoints.close()
-        if log is not None:
-            log.close()
-
-
-def _on_first_process(compute: Callable[[], Any]) -> Any:
-    """Compute once and tell every process; an error is everyone's."""
-    outcome: list[Any] = [None]
-    if is_first_process():
-        try:
-            outcome = [compute()]
-        except (ValueError, OSError) as error:
-            outcome = [error]
-    if dist.get_world_size() > 1:
-        dist.broadcast_object_list(outcome)
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
-
-
-def _asynchronous(run: RunConfig) -> bool:
-    wanted = run.checkpoint.asynchronous
-    return cpu.has_cuda() if wanted is None else wanted
-
-
-def _steps(session: _Session, stop: StopRequest, progress: Progress) -> None:
+def _steps(session: Session, stop: StopRequest, progress: Progress, probe: Probe | None) -> None:
     """Make every update that is left; return early when a SIGTERM asks for it."""
     run = session.run
     kept = set(run.checkpoint_steps())
@@ -224,9 +123,9 @@ def _steps(session: _Session, stop: StopRequest, progress: Progress) -> None:
     ) as tell:
         for step in range(session.start + 1, run.steps + 1):
             began = time.monotonic()
-            update = session.trainer.update(step, stop=stop.asked)
+            update = _update(session, step, stop)
             session.done, session.loss = step, update.loss
-            _log(session, update, time.monotonic() - began)
+            _log(session, update, time.monotonic() - began, probe)
             if step in kept or update.stop_asked:
                 _save(session, resumable=update.stop_asked)
             tell(run.tokens_per_step)
@@ -235,7 +134,15 @@ def _steps(session: _Session, stop: StopRequest, progress: Progress) -> None:
     session.checkpoints.finish()
 
 
-def _save(session: _Session, *, resumable: bool = False) -> None:
+def _update(session: Session, step: int, stop: StopRequest) -> Update:
+    try:
+        return session.trainer.update(step, stop=stop.asked)
+    except DivergedError:
+        session.checkpoints.finish()  # an earlier step may still be on its way to the disk
+        raise
+
+
+def _save(session: Session, *, resumable: bool = False) -> None:
     run, step = session.run, session.done
     position = {
         "tokens_seen": step * run.tokens_per_step,
@@ -244,15 +151,15 @@ def _save(session: _Session, *, resumable: bool = False) -> None:
     session.checkpoints.save(step, position, resumable=resumable)
 
 
-def _log(session: _Session, update: Update, seconds: float) -> None:
+def _log(session: Session, update: Update, seconds: float, probe: Probe | None) -> None:
     """Write the line of the step just made, with the live probe when it is due."""
     run, step = session.run, session.done
     probed: Mapping[str, float] = {}
-    due = bool(run.log.probe_every) and step % (run.log.probe_every or 1) == 0
-    if due and session.probe is not None:
+    due = run.log.probe_every is not None and step % run.log.probe_every == 0
+    if due:
         embedding = input_embedding(session.decoder)
-        if embedding is not None:
-            probed = session.probe(embedding)
+        if embedding is not None and probe is not None:
+            probed = probe(embedding)
     if session.log is None:
         return
     rate = run.tokens_per_step / seconds

@@ -21,6 +21,10 @@ from lm_training.optimizer import set_learning_rate
 from lm_training.schedule import learning_rate
 
 
+class DivergedError(RuntimeError):
+    """The loss or the gradient is NaN or infinite; every process raises it at the same step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """What one update measured, the same on every process."""
@@ -52,9 +56,8 @@ class Trainer:
 
         Raises
         ------
-        RuntimeError
-            The loss or the gradient is NaN or infinite; the weights of a step that went wrong
-            must not be saved.
+        DivergedError
+            The weights of a step that went wrong must not be saved.
         """
         rate = learning_rate(step, self._run)
         set_learning_rate(self._optimizer, rate)
@@ -107,7 +110,7 @@ def _mean_loss(losses_BS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _refuse_non_finite(step: int, what: str, value: float) -> None:
     if not math.isfinite(value):
-        raise RuntimeError(
+        raise DivergedError(
             f"step {step}: {what} is {value}; nothing of this step was saved. Resume from the last "
             "checkpoint with a lower lr, or look at the data of this step"
         )

@@ -52,7 +52,7 @@ def write_corpus(prefix: Path, documents: list[list[int]] | None = None) -> Path
 
 
 def small_run(corpus: Path, out: Path, **changes: object) -> RunConfig:
-    """Ten steps of a two-layer decoder; every step a checkpoint."""
+    """Ten steps of a two-layer decoder; every step from 0 a checkpoint."""
     run = RunConfig(
         out=out,
         seed=3,
@@ -69,7 +69,7 @@ def small_run(corpus: Path, out: Path, **changes: object) -> RunConfig:
         train=TrainConfig(
             steps=10, global_batch_size=8, micro_batch_size=2, lr=3e-3, warmup_ratio=0.3
         ),
-        checkpoint=CheckpointConfig(early=False, every=1),
+        checkpoint=CheckpointConfig(early_until=1, every=1),
     )
     return replace(run, **changes)  # type: ignore[arg-type]
 

@@ -45,6 +45,11 @@ def test_curve_is_that_of_one_process(name, straight):
     assert curve(one)[-1] < curve(one)[0]
 
 
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "dp1"])
+def test_initial_weights_are_the_same_bits(name, straight):
+    assert_same_weights(straight(name), straight("dp1"), step=0)
+
+
 def test_bf16_stays_near_float32(folder, straight):
     """Within 0.05 nats of 6 over the run: bfloat16 keeps 8 bits, so 0.4 % a rounding."""
     exact = straight("dp1")
@@ -132,11 +137,11 @@ def test_a_checkpoint_left_half_written_is_passed_over(folder, straight):
     assert not half.exists()
 
 
-def assert_same_weights(run, other):
-    """Compare every tensor of the last checkpoints, bit by bit."""
-    last, expected = (
-        TorchDistReader(whole_checkpoints(one.out / "checkpoints")[-1]) for one in (run, other)
+def assert_same_weights(run, other, step=-1):
+    """Compare every tensor of two checkpoints, the last ones by default, bit by bit."""
+    one, expected = (
+        TorchDistReader(whole_checkpoints(each.out / "checkpoints")[step]) for each in (run, other)
     )
-    assert last.names() == expected.names()
+    assert one.names() == expected.names()
     for name in expected.names():
-        assert torch.equal(last.read(name), expected.read(name)), name
+        assert torch.equal(one.read(name), expected.read(name)), name

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from workflows.terminal import print_json, say, terminal_progress
+from workflows.terminal import print_json, say
 
 
 class _Steps(click.ParamType):
@@ -47,7 +47,6 @@ def order_command(
         out,
         steps=steps,
         overwrite=overwrite,
-        progress=terminal_progress(),
     )
     if as_json:
         print_json(result)
