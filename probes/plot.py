@@ -21,6 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 
+from probes.tokens import visible
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, FAINT = "#222222", "#767676"
@@ -169,14 +171,22 @@ def similarity_panels(results: xr.DataTree, label: str = "", path: str = "direct
             )
             axes.set_title(title, fontsize=10)
             axes.set_xlabel(f"{len(order)} tokens, clustered by signature")
-            axes.tick_params(labelsize=8)
-        many[0].set_ylabel("the same tokens")
+            axes.set_xticks([])
+            axes.set_yticks([])
+        _name_some(many[0], [str(text) for text in group["token_text"].values[order]])
         bar = figure.colorbar(picture, ax=list(many), shrink=0.85, pad=0.01)
         bar.set_label("cosine similarity")
         bar.outline.set_visible(False)
         title = PATH_TITLES[path] + (f", {label}" if label else "")
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure
+
+
+def _name_some(axes: Axes, texts: Sequence[str]) -> None:
+    """Name every few tokens along the rows, as many as can be read."""
+    places = range(0, len(texts), max(1, len(texts) // 33))
+    axes.set_yticks(places, [drawable(visible(texts[place])) for place in places], fontsize=5.5)
+    axes.tick_params(axis="y", length=2, pad=1)
 
 
 def telling_steps(group: xr.Dataset) -> tuple[int, int]:
@@ -274,10 +284,12 @@ def picture_bytes(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def save_pictures(figure: Figure, folder: Path, name: str) -> None:
-    """Write ``name.svg`` and ``name.png`` into ``folder``."""
-    for kind in ("svg", "png"):
-        (folder / f"{name}.{kind}").write_bytes(picture_bytes(figure, kind))
+def save_pictures(figure: Figure, folder: Path, name: str) -> dict[str, bytes]:
+    """Write ``name.svg`` and ``name.png`` into ``folder``; return their bytes by kind."""
+    images = {kind: picture_bytes(figure, kind) for kind in ("svg", "png")}
+    for kind, image in images.items():
+        (folder / f"{name}.{kind}").write_bytes(image)
+    return images
 
 
 def _group(results: xr.DataTree, name: str) -> xr.Dataset:

@@ -47,7 +47,7 @@ class TokenTexts:
         """Decode each of ``tokens`` by itself."""
         return [self.text(int(token)) for token in tokens]
 
-    def numbers(self, *, largest: int = 100) -> dict[int, int]:
+    def numbers(self, *, largest: int = 31) -> dict[int, int]:
         """Token ids that read as a whole number up to ``largest``, with the number.
 
         A leading space is allowed, a leading zero is not.
@@ -63,8 +63,13 @@ class TokenTexts:
 
 
 def visible(text: str) -> str:
-    """Show what would not be seen: spaces, line ends, tabs, other control and format characters."""
-    return "".join(_visible(character) for character in text)
+    """Show what would not be seen: spaces, line ends, tabs, other control and format characters.
+
+    A run of more than four equal signs is written once, with its length.
+    """
+    shown = "".join(_visible(character) for character in text)
+    runs = "|".join(f"{sign}{{5,}}" for sign in _SIGNS.values())
+    return re.sub(runs, lambda run: f"{run[0][0]}\N{MULTIPLICATION SIGN}{len(run[0])}", shown)
 
 
 def _visible(character: str) -> str:

@@ -14,7 +14,6 @@ from corpus.provenance import provenance
 from probes.plot import (
     PATH_TITLES,
     number_panels,
-    picture_bytes,
     rho_over_steps,
     save_pictures,
     similarity_panels,
@@ -135,8 +134,7 @@ def _curves(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
         if not chosen:
             continue
         figure = rho_over_steps(chosen, path)
-        save_pictures(figure, figures, f"rho_{path}")
-        image = picture_bytes(figure, "svg")
+        image = save_pictures(figure, figures, f"rho_{path}")["svg"]
         yield page.picture(
             image, "svg", name=f"rho_{path}", shows=f"{title}: rho over steps", reading=_READ_CURVES
         )
@@ -150,9 +148,8 @@ def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> 
     for place, (label, tree) in enumerate(trees.items()):
         figure = similarity_panels(tree, label)
         name = f"similarity_{place}"
-        save_pictures(figure, figures, name)
         yield page.picture(
-            picture_bytes(figure, "png"),
+            save_pictures(figure, figures, name)["png"],
             "png",
             name=name,
             shows=f"Cosine matrices of signature and embeddings, {label}",
@@ -162,9 +159,8 @@ def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> 
         if "numbers" in tree.children:
             figure = number_panels(tree, label)
             name = f"numbers_{place}"
-            save_pictures(figure, figures, name)
             yield page.picture(
-                picture_bytes(figure, "svg"),
+                save_pictures(figure, figures, name)["svg"],
                 "svg",
                 name=name,
                 shows=f"Number tokens on two principal components, {label}",
