@@ -72,6 +72,11 @@ class Signatures:
         """What was counted; of a mixture, the totals are sums."""
         return mixed_spec([source.spec for source in self.sources], self.weights)
 
+    @property
+    def where(self) -> str:
+        """Paths of the stores, for messages."""
+        return ", ".join(source.where for source in self.sources)
+
     @cached_property
     def counts(self) -> Counts:
         """Integer counts, exact: ``.take(rows)`` or ``.blocks()``.
@@ -162,8 +167,7 @@ class Signatures:
         ``context_tokens``.
         """
         self._require("first-order")
-        index, size = self._anchor_index(anchor), self.spec.vocab_size
-        rows = np.arange(index * size, (index + 1) * size)
+        rows, index = self._anchor_rows(anchor), self._anchor_index(anchor)
         occurrences = sum(
             scale * int(source.vector("anchor_occurrences", self.chosen_half)[index])
             for scale, source in zip(self._scales(), self.sources, strict=True)
@@ -172,6 +176,11 @@ class Signatures:
         if occurrences:
             joint.data /= occurrences
         return joint
+
+    def anchor_counts(self, anchor: int) -> csr_array[Any]:
+        """Integer first-order counts of an anchor: (V, C), row = label."""
+        self._require("first-order")
+        return self.counts.take(self._anchor_rows(anchor))
 
     def projected(self, anchor: int) -> tuple[Int64s, Int64s]:
         """Labels (L,) and integer sums (L, R) of an anchor: first-order counts times the matrix."""
@@ -187,11 +196,15 @@ class Signatures:
     def _projected_rows(self) -> Int64s:
         return self.sources[0].vector(ROWS)
 
+    def _anchor_rows(self, anchor: int) -> Int64s:
+        size = self.spec.vocab_size
+        return np.arange(size, dtype=np.int64) + self._anchor_index(anchor) * size
+
     def _anchor_index(self, anchor: int) -> int:
         (found,) = np.nonzero(self.anchors == anchor)
         if not found.size:
             raise ValueError(
-                f"{self.sources[0].where}: token {anchor} is not among the {self.anchors.size} "
+                f"{self.where}: token {anchor} is not among the {self.anchors.size} "
                 "anchors of this store; count again with it in --anchors"
             )
         return int(found[0])
@@ -199,7 +212,7 @@ class Signatures:
     def _require(self, kind: Kind) -> None:
         if (found := self.sources[0].spec.kind) != kind:
             raise ValueError(
-                f"{self.sources[0].where}: a {found} store; a {kind} store is needed, "
+                f"{self.where}: a {found} store; a {kind} store is needed, "
                 f"made by `staircase count {kind}`"
             )
 

@@ -63,6 +63,7 @@ __all__ = [
     "Totals",
     "complete_store",
     "create_store",
+    "describe_store",
     "open_signatures",
     "require_free",
     "shard_ranges",
@@ -291,6 +292,38 @@ def verify_store(path: Path | str, *, workers: int = 2, progress: Progress = SIL
         if (derived := getattr(found, name)) != (recorded := getattr(manifest, name)):
             problems.append(f"{name} is {derived}, integrity records {recorded}")
     return problems
+
+
+def describe_store(path: Path | str) -> dict[str, Any]:
+    """Return the root attribute of a store, the sizes of its matrices, and its fingerprints.
+
+    Raises
+    ------
+    FileNotFoundError, SignatureFormatError
+        As ``open_signatures``.
+    """
+    path = Path(path)
+    contents, (spec, manifest) = _open_one(path), read_head(path)
+    matrices = {counts.name: counts for counts in (contents.counts, contents.even) if counts}
+    shards = manifest.shards
+    return {
+        "store": str(path),
+        **spec.to_attribute(),
+        "matrices": {
+            name: {
+                "shape": list(counts.shape),
+                "entries": counts.entries,
+                "data": str(counts.data.dtype),
+                "indices": str(counts.indices.dtype),
+            }
+            for name, counts in matrices.items()
+        },
+        "vectors": {name: list(array.shape) for name, array in contents.arrays.items()},
+        "shards": len(shards),
+        "bytes": sum(shard.bytes for shard in shards),
+        "fingerprint": manifest.fingerprint,
+        "dropped_fingerprint": manifest.dropped_fingerprint,
+    }
 
 
 class _ShardStore(LocalStore):

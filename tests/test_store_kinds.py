@@ -171,7 +171,7 @@ def write_projected(out: Path, *, with_matrix: bool = True, **changes: Any) -> n
     rows, values = np.array([2, 5, 6]), np.array([[1, -2], [2**40, 0], [-3, 3]])
     parameters = {} if with_matrix else {"columns": 2}
     totals = store.Totals(tokens=20, documents=1, empty_documents=0, pairs=9, entries=3)
-    fields = {
+    fields: dict[str, Any] = {
         "kind": "projected",
         "vocab_size": 6,
         "vocab_source": "sidecar",

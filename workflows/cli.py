@@ -68,6 +68,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _code_of(error: OSError) -> int:
+    """Tell a wrong path from a failing disk; our own errors of paths carry no errno."""
+    if isinstance(error, FileNotFoundError | FileExistsError):
+        return USER_ERROR
     return FAILED_RUN if error.errno in _DISK_FAILURES or error.errno is None else USER_ERROR
 
 
