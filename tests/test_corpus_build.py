@@ -243,7 +243,8 @@ def test_a_pair_of_surrogates_is_a_character(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.ZstdCompressor().compress)]
+    ("suffix", "pack"),
+    [(".gz", gzip.compress), (".zst", zstandard.ZstdCompressor(write_checksum=True).compress)],
 )
 def test_cut_and_damaged_compressed_files(tmp_path, tokenizer, suffix, pack):
     rng = np.random.default_rng(0)

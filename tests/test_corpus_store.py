@@ -168,8 +168,7 @@ class TestWriter:
                 pytest.raises(ValueError, match="does not fit"),
                 CorpusWriter(tmp_path / "c", dtype, vocab_size) as writer,
             ):
-                writer.add_document([3])
-                writer.add_document(ids)
+                writer.add_documents([3, *ids], [1, len(ids)])
             assert not list(tmp_path.iterdir())
 
     def test_the_vocabulary_must_fit_the_type(self, tmp_path):
@@ -196,9 +195,11 @@ class TestWriter:
         ):
             pass
         assert open_corpus(prefix).num_tokens == 1
-        with pytest.raises(RuntimeError), CorpusWriter(prefix, np.uint16, overwrite=True) as writer:
-            writer.add_document([2, 2])
-            raise RuntimeError
+        with (
+            pytest.raises(ValueError, match="does not fit"),
+            CorpusWriter(prefix, np.uint16, overwrite=True) as writer,
+        ):
+            writer.add_documents([2, 65_536], [1, 1])
         assert open_corpus(prefix).tokens(0, 1).tolist() == [1]
 
     def test_two_writers_of_one_corpus(self, tmp_path):
