@@ -78,8 +78,7 @@ def train_in_processes(
     run: RunConfig, processes: int, *, resume: bool = False, stop_after: int | None = None
 ) -> None:
     """Train ``run`` in new processes; SIGTERM reaches the first once ``stop_after`` is saved."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lm_training.train"])
+    context = _fork_server()
     port = _free_port()
     started = [
         context.Process(target=_train, args=(run, rank, processes, port, resume, stop_after))
@@ -134,3 +133,16 @@ def read_log(run: RunConfig) -> list[dict[str, float]]:
 def curve(run: RunConfig, name: str = "loss") -> list[float]:
     """One number a step."""
     return [line[name] for line in read_log(run)]
+
+
+def start_process(function, *arguments):  # type: ignore[no-untyped-def]
+    """Start ``function`` in a new process of the fork server."""
+    process = _fork_server().Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lm_training.train"])
+    return context
