@@ -199,7 +199,7 @@ def telling_steps(group: xr.Dataset) -> tuple[int, int]:
     if not np.isfinite(rho).any():
         return 0, last
     peak = int(np.nanargmax(rho))
-    if peak == last:
+    if peak == last and rho[peak] > 0:
         peak = int(np.flatnonzero(rho >= rho[peak] / 2)[0])
     return peak, last
 
