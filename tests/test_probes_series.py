@@ -1,0 +1,197 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probes.probe import probe_series
+from probes.results import (
+    ResultFormatError,
+    dataset,
+    open_results,
+)
+from probes.similarity import compare, cosine_matrix
+from signatures.store import open_signatures
+from tests.probe_series import VOCAB, documents, write_checkpoint, write_series
+from tests.stores import write_next_token
+from workflows.cli import run
+
+FEW = {"tokens": "top:12", "permutations": 49, "resamples": 40}
+
+
+def test_every_number_follows_from_its_definition(tmp_path: Path) -> None:
+    paths, store_path = write_series(tmp_path)
+    result = probe_series(paths, signatures=store_path, out=tmp_path / "p.zarr", **FEW)
+    tree = open_results(tmp_path / "p.zarr")
+    direct, store = tree["direct"].to_dataset(), open_signatures(store_path)
+    tokens = direct["token"].values
+    counts = np.bincount(np.concatenate(documents()), minlength=VOCAB)
+    assert (np.sort(counts)[::-1][:12] == counts[tokens]).all()
+    assert (direct["occurrences"].values == counts[tokens]).all()
+    from probes.checkpoints import MegatronCheckpoint
+
+    signature = cosine_matrix(store.next_token_matrix(tokens))
+    for place, path in enumerate(paths):
+        model = cosine_matrix(MegatronCheckpoint(path).input_embedding(tokens))
+        expected = compare(model, signature)
+        assert direct["rho"].values[place] == pytest.approx(expected.pearson)
+        assert direct["spearman"].values[place] == pytest.approx(expected.spearman)
+        assert direct["mse"].values[place] == pytest.approx(expected.mse)
+        np.testing.assert_allclose(direct["similarity"].values[place], model, atol=1e-6)
+    assert [row["step"] for row in result["direct"]] == [0, 4, 16, 64]
+    assert result["direct"][-1]["p"] == 1 / 50
+    np.testing.assert_allclose(
+        tree["unembedding"]["signature_similarity"].values,
+        cosine_matrix(store.predecessor_matrix(tokens)),
+    )
+
+
+def test_every_variable_has_units_and_a_name(tmp_path: Path) -> None:
+    paths, store = write_series(tmp_path)
+    probe_series(paths, signatures=store, out=tmp_path / "p.zarr", **FEW)
+    tree = open_results(tmp_path / "p.zarr")
+    for group in tree.children.values():
+        for name, variable in group.to_dataset().variables.items():
+            assert variable.attrs["long_name"], name
+            assert variable.attrs["units"], name
+    record = tree.attrs["staircase"]
+    assert record["provenance"]["versions"]["numpy"] == np.__version__
+    assert record["draws"] == {"permutations": 49, "resamples": 40, "seed": 0}
+    assert [row["step"] for row in record["checkpoints"]] == [0, 4, 16, 64]
+
+
+def test_a_variable_nobody_described_cannot_be_written() -> None:
+    with pytest.raises(KeyError, match="mystery"):
+        dataset({"mystery": (("step",), [1.0])}, {"step": ("step", [0])})
+
+
+def test_neighbors_are_the_largest_cosines(tmp_path: Path) -> None:
+    paths, store_path = write_series(tmp_path)
+    probe_series(paths, signatures=store_path, out=tmp_path / "p.zarr", **FEW)
+    group = open_results(tmp_path / "p.zarr")["neighbors"].to_dataset()
+    everything = cosine_matrix(open_signatures(store_path).next_token_matrix(np.arange(VOCAB)))
+    np.fill_diagonal(everything, -1)
+    for place, token in enumerate(group["token"].values):
+        assert group["nearest"].values[place, 0] == np.nanargmax(everything[token])
+        assert group["nearest_similarity"].values[place, 0] == np.nanmax(everything[token])
+
+
+def test_same_seed_same_numbers(tmp_path: Path) -> None:
+    paths, store = write_series(tmp_path)
+    results = [
+        probe_series(paths, signatures=store, out=tmp_path / f"{n}.zarr", **FEW) for n in "ab"
+    ]
+    first, second = (open_results(tmp_path / f"{n}.zarr") for n in "ab")
+    assert results[0]["direct"] == results[1]["direct"]
+    assert first["direct"].to_dataset().equals(second["direct"].to_dataset())
+
+
+def test_resume_measures_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, store = write_series(tmp_path)
+    out = tmp_path / "p.zarr"
+    whole = probe_series(paths, signatures=store, out=tmp_path / "whole.zarr", **FEW)
+    from probes.checkpoints import MegatronCheckpoint
+
+    honest = MegatronCheckpoint.unembedding
+
+    def fails_at_16(self: MegatronCheckpoint, tokens: np.ndarray | None = None) -> np.ndarray:
+        if self.step == 16:
+            raise KeyboardInterrupt
+        return honest(self, tokens)
+
+    monkeypatch.setattr(MegatronCheckpoint, "unembedding", fails_at_16)
+    with pytest.raises(KeyboardInterrupt):
+        probe_series(paths, signatures=store, out=out, **FEW)
+    assert not out.exists()
+    monkeypatch.setattr(MegatronCheckpoint, "unembedding", honest)
+    resumed = probe_series(paths, signatures=store, out=out, resume=True, **FEW)
+    assert resumed["reused_steps"] == 2
+    assert resumed["direct"] == whole["direct"]
+    assert not out.with_name("p.zarr.partial").exists()
+    again = probe_series(paths, signatures=store, out=out, resume=True, **FEW)
+    assert again["finished_before"]
+
+
+def test_resume_does_not_take_measurements_of_other_tokens(tmp_path: Path) -> None:
+    paths, store = write_series(tmp_path)
+    out, work = tmp_path / "p.zarr", tmp_path / "p.zarr.partial"
+    probe_series(paths, signatures=store, out=tmp_path / "other.zarr", **FEW)
+    from probes.steps import measure_series
+
+    measure_series([], lambda checkpoint: {}, folder=work, key="")
+    (work / "step_0000000.npz").write_bytes(b"cut short")
+    found = probe_series(paths, signatures=store, out=out, resume=True, **FEW)
+    assert found["reused_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tokenizer": "other"}, "tokenizer hashes differ"),
+        ({"vocab_size": VOCAB + 1}, "vocabulary of 24 found, 25 needed"),
+        ({"vocab_size": VOCAB + 1, "vocab_source": "largest-id"}, "vocabulary of 24 found"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    tmp_path: Path, fields: dict, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(VOCAB, 4))
+    path = write_checkpoint(tmp_path, 0, rows, tokenizer_hash="one")
+    fields = dict(fields)
+    write_next_token(tmp_path / "s.zarr", documents(), fields.pop("vocab_size", VOCAB), **fields)
+    code = run(
+        ["probe", str(path), "--signatures", str(tmp_path / "s.zarr"), "--out", str(tmp_path / "p")]
+    )
+    assert code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_vocabulary_known_only_from_the_largest_id_is_no_mismatch(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(VOCAB, 4))
+    path = write_checkpoint(tmp_path, 0, rows)
+    smaller = [[token for token in document if token < 20] for document in documents()]
+    write_next_token(tmp_path / "s.zarr", smaller, 20, vocab_source="largest-id")
+    probed = probe_series([path], signatures=tmp_path / "s.zarr", out=tmp_path / "p.zarr", **FEW)
+    assert probed["direct"][0]["step"] == 0
+
+
+def test_constant_signature_is_undefined_not_one(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(VOCAB, 4))
+    path = write_checkpoint(tmp_path, 0, rows)
+    alike = [[token, 0] for token in range(VOCAB)]
+    write_next_token(tmp_path / "s.zarr", alike, VOCAB)
+    row = probe_series([path], signatures=tmp_path / "s.zarr", out=tmp_path / "p.zarr", **FEW)
+    assert np.isnan(row["direct"][0]["rho"])
+    assert np.isnan(row["direct"][0]["p"])
+    assert np.isfinite(row["direct"][0]["mse"])
+
+
+def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths, store = write_series(tmp_path)
+    command = ["probe", str(paths[0].parent), "--signatures", str(store), "--tokens", "top:8"]
+    out = tmp_path / "p.zarr"
+    assert run([*command, "--permutations", "9", "--out", str(out), "--json", "--resume"]) == 0
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)["direct"]
+    assert [row["step"] for row in rows] == [0, 4, 16, 64]
+    assert {"rho", "spearman", "p"} <= rows[0].keys()
+    assert "nothing to resume" in printed.err
+    assert run([*command, "--out", str(out), "--resume"]) == 0
+    assert "finished before" in capsys.readouterr().err
+    assert run([*command, "--out", str(out)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_something_else_is_no_result(tmp_path: Path) -> None:
+    _, store = write_series(tmp_path, steps=(0,))
+    with pytest.raises(ResultFormatError, match="not a probe result"):
+        open_results(store)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ResultFormatError, match="not a probe result"):
+        open_results(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        open_results(tmp_path / "nowhere")
