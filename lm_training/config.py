@@ -309,7 +309,13 @@ def demo_run(*, corpus: Path, out: Path, gamma: float, steps: int, seed: int) ->
         model=dataclasses.replace(decoder_demo(), gamma=gamma),
         data=DataConfig(corpus=corpus, seq_length=128),
         train=TrainConfig(
-            steps=steps, global_batch_size=16, lr=3e-3, warmup_ratio=min(1.0, 60 / steps)
+            steps=steps,
+            global_batch_size=16,
+            lr=6e-3,
+            min_lr_ratio=0.5,
+            warmup_ratio=min(1.0, 60 / steps),
+            weight_decay=0.0,
+            beta2=0.99,
         ),
         checkpoint=CheckpointConfig(early_until=64, every=40, keep_optimizer=0),
     )

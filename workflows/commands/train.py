@@ -28,8 +28,8 @@ def train_command(
 ) -> int:
     """Train a decoder with Megatron-core, as RUN.toml says.
 
-    Under torchrun it is one of the processes; --nproc-per-node starts torchrun on this
-    machine. Runs that ship stand in workflows/runs/.
+    --nproc-per-node starts several processes on this machine; under torchrun, which several
+    machines need, it is one of the processes. Runs that ship stand in workflows/runs/.
     """
     from corpus.config import load
     from lm_training.config import RunConfig
@@ -61,32 +61,25 @@ def _print_plan(run: "RunConfig", *, as_json: bool) -> None:
 def _launch(
     run: "RunConfig", run_file: Path, processes: int, *, resume: bool, as_json: bool
 ) -> int:
-    """Check what can be checked here, once, then start torchrun."""
+    """Check what can be checked at once, then start the processes."""
     from lm_training.folder import refuse_existing
-    from lm_training.launch import launch, under_torchrun
+    from lm_training.launch import launch
 
-    if under_torchrun():
-        raise click.UsageError("torchrun runs already; leave --nproc-per-node out.")
+    if "WORLD_SIZE" in os.environ:
+        raise click.UsageError("torchrun has started this process; leave --nproc-per-node out.")
     refuse_existing(run.out, resume=resume)
     flags = ["--resume"] * resume + ["--json"] * as_json
-    code = launch(["train", str(run_file), *flags], nproc_per_node=processes)
-    if code:
-        raise RuntimeError(
-            f"training failed in one of {processes} processes (torchrun ended with {code}); the "
-            "first error above says why"
-        )
-    return 0
+    return launch(["train", str(run_file), *flags], nproc_per_node=processes)
 
 
 def _train(run: "RunConfig", *, resume: bool, as_json: bool) -> int:
     """Train in this process; only the first of several speaks."""
     from corpus.progress import SILENT
-    from lm_training.folder import resume_point
     from lm_training.train import train
 
     first = os.environ.get("RANK", "0") == "0"
-    if first and resume and resume_point(run.out / "checkpoints") is None:
-        say(f"{run.out}: no checkpoint to resume from; starting at step 0")
+    if first and resume:
+        _say_where_from(run)
     result = train(
         run,
         resume=resume,
@@ -96,6 +89,16 @@ def _train(run: "RunConfig", *, resume: bool, as_json: bool) -> int:
     if first:
         _tell(result, as_json=as_json)
     return 0 if result["stopped_at"] is None else 130
+
+
+def _say_where_from(run: "RunConfig") -> None:
+    from lm_training.folder import CHECKPOINTS, resume_point, step_of, whole_checkpoints
+
+    folder = run.out / CHECKPOINTS
+    if [step_of(path) for path in whole_checkpoints(folder)[-1:]] == [run.steps]:
+        return  # finished; the closing line says so
+    newest = resume_point(folder)
+    say(f"going on from {newest}" if newest else f"{run.out}: no checkpoint; starting at step 0")
 
 
 def _probe(run: "RunConfig") -> "Probe | None":
