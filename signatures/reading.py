@@ -7,15 +7,16 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
-from signatures.layout import ROWS, VALUES
+from signatures.layout import COUNTS, CSR_ARRAYS, EVEN, ROWS, VALUES
 from signatures.matrix import Array, Counts, OddCounts, StoredCounts, SummedCounts, row_sums
-from signatures.spec import Kind, StoreSpec, Totals
+from signatures.spec import Kind, SignatureFormatError, StoreSpec, Totals
 
 Half = Literal["even", "odd"]
 Int64s = npt.NDArray[np.int64]
@@ -53,6 +54,34 @@ class Contents:
             raise ValueError(f"{self.where}: no {full_name} in this {self.spec.kind} store")
         array = self.arrays[full_name]
         return array[0 : array.shape[0]].astype(np.int64)
+
+
+def assemble(
+    path: Path, spec: StoreSpec, arrays: Mapping[str, Array], shapes: Mapping[str, Any]
+) -> Contents:
+    """Put the arrays of a store together; ``shapes`` are those its matrices say they have.
+
+    Raises
+    ------
+    SignatureFormatError
+        A matrix without a shape, or without one of its arrays.
+    """
+    matrices = {}
+    for name, shape in shapes.items():
+        where = f"{path}/{name}"
+        try:
+            rows, columns = map(int, shape)
+            parts = {part: arrays[f"{name}/{part}"] for part in CSR_ARRAYS}
+        except (KeyError, TypeError, ValueError) as error:
+            raise SignatureFormatError(f"{where}: no CSR matrix of counts: {error!r}") from error
+        matrices[name] = StoredCounts(where, name, shape=(rows, columns), **parts)
+    return Contents(
+        where=str(path),
+        spec=spec,
+        counts=matrices.get(COUNTS),
+        even=matrices.get(EVEN),
+        arrays={name: array for name, array in arrays.items() if "/" not in name},
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from signatures.manifest import FileRecord, ShardRecord, file_checksum
+from signatures.manifest import FileRecord, Manifest, ShardRecord, file_checksum
 from signatures.matrix import Array
 from signatures.spec import SignatureFormatError
 
@@ -50,8 +50,26 @@ class ShardedArray:
     where: Path
     name: str
     array: Array
-    ranges: tuple[tuple[int, int], ...]
-    shards: tuple[ShardRecord, ...]
+    ranges: list[tuple[int, int]]
+    shards: list[ShardRecord]
+
+    @classmethod
+    def open(
+        cls,
+        where: Path,
+        name: str,
+        array: Array,
+        ranges: list[tuple[int, int]],
+        manifest: Manifest,
+    ) -> "ShardedArray":
+        """Wrap ``array``; raises SignatureFormatError unless the manifest has all its shards."""
+        shards = [shard for shard in manifest.shards if shard.array == name]
+        if [shard.shard for shard in shards] != list(range(len(ranges))):
+            raise SignatureFormatError(
+                f"{where}: array {name} has {len(ranges)} shards, the manifest names "
+                f"{len(shards)}; count the corpus again"
+            )
+        return cls(where, name, array, ranges, shards)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ from zarr.storage import LocalStore
 from corpus.progress import SILENT, Progress
 from signatures.layout import (
     COUNTS,
-    CSR_ARRAYS,
     EVEN,
     ROWS,
     VALUES,
@@ -45,10 +44,10 @@ from signatures.manifest import (
     read_head,
     wrapping_sum,
 )
-from signatures.matrix import Array, StoredCounts
+from signatures.matrix import Array
 from signatures.placement import move_into_place, require_free, sync_tree
 from signatures.ranking import top_tokens
-from signatures.reading import Contents, Signatures, mix
+from signatures.reading import Contents, Signatures, assemble, mix
 from signatures.sharding import ShardedArray, exactly, ranges, shard_file
 from signatures.spec import ATTRIBUTE, SignatureFormatError, StoreSpec, Totals
 from signatures.verification import verify_contents
@@ -63,7 +62,6 @@ __all__ = [
     "Totals",
     "complete_store",
     "create_store",
-    "describe_store",
     "open_signatures",
     "require_free",
     "shard_ranges",
@@ -294,38 +292,6 @@ def verify_store(path: Path | str, *, workers: int = 2, progress: Progress = SIL
     return problems
 
 
-def describe_store(path: Path | str) -> dict[str, Any]:
-    """Return the root attribute of a store, the sizes of its matrices, and its fingerprints.
-
-    Raises
-    ------
-    FileNotFoundError, SignatureFormatError
-        As ``open_signatures``.
-    """
-    path = Path(path)
-    contents, (spec, manifest) = _open_one(path), read_head(path)
-    matrices = {counts.name: counts for counts in (contents.counts, contents.even) if counts}
-    shards = manifest.shards
-    return {
-        "store": str(path),
-        **spec.to_attribute(),
-        "matrices": {
-            name: {
-                "shape": list(counts.shape),
-                "entries": counts.entries,
-                "data": str(counts.data.dtype),
-                "indices": str(counts.indices.dtype),
-            }
-            for name, counts in matrices.items()
-        },
-        "vectors": {name: list(array.shape) for name, array in contents.arrays.items()},
-        "shards": len(shards),
-        "bytes": sum(shard.bytes for shard in shards),
-        "fingerprint": manifest.fingerprint,
-        "dropped_fingerprint": manifest.dropped_fingerprint,
-    }
-
-
 class _ShardStore(LocalStore):
     """A folder of shards. Reading, an absent shard is an error; zarr would read it as zeros.
 
@@ -454,38 +420,9 @@ def _contents(path: Path, spec: StoreSpec, manifest: Manifest) -> Contents:
     except (KeyError, ValueError, FileNotFoundError) as error:
         raise SignatureFormatError(f"{path}: metadata cannot be read: {error}") from error
     arrays = {
-        name: _sharded(path, name, member, manifest)
+        name: ShardedArray.open(path, name, cast("Array", member), _shards_of(member), manifest)
         for name, member in members.items()
         if isinstance(member, zarr.Array)
     }
-    return Contents(
-        where=str(path),
-        spec=spec,
-        counts=_matrix(path, COUNTS, members, arrays),
-        even=_matrix(path, EVEN, members, arrays),
-        arrays={name: array for name, array in arrays.items() if "/" not in name},
-    )
-
-
-def _sharded(path: Path, name: str, array: zarr.Array[Any], manifest: Manifest) -> ShardedArray:
-    shards = tuple(shard for shard in manifest.shards if shard.array == name)
-    if [shard.shard for shard in shards] != list(range(len(_shards_of(array)))):
-        raise SignatureFormatError(
-            f"{path}: array {name} has {len(_shards_of(array))} shards, the manifest names "
-            f"{len(shards)}; count the corpus again"
-        )
-    return ShardedArray(path, name, cast("Array", array), tuple(_shards_of(array)), shards)
-
-
-def _matrix(
-    path: Path, name: str, members: Mapping[str, Any], arrays: Mapping[str, ShardedArray]
-) -> StoredCounts | None:
-    if name not in members:
-        return None
-    where = f"{path}/{name}"
-    try:
-        rows, columns = members[name].attrs["shape"]
-        parts = {part: arrays[f"{name}/{part}"] for part in CSR_ARRAYS}
-    except (KeyError, TypeError, ValueError) as error:
-        raise SignatureFormatError(f"{where}: no CSR matrix of counts: {error!r}") from error
-    return StoredCounts(where, name, shape=(int(rows), int(columns)), **parts)
+    shapes = {name: members[name].attrs.get("shape") for name in (COUNTS, EVEN) if name in members}
+    return assemble(path, spec, arrays, shapes)

@@ -27,7 +27,7 @@ def signatures_command() -> None:
 @_JSON
 def inspect_command(store: Path, as_json: bool) -> None:
     """Say what a store holds and where it came from."""
-    from signatures.store import describe_store
+    from signatures.description import describe_store
 
     described = describe_store(store)
     if as_json:
