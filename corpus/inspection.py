@@ -113,6 +113,7 @@ def _scan(corpus: Corpus, progress: Progress) -> _Scan:
     with progress.stage("scan", corpus.num_tokens, "tokens") as advance:
         for start, stop in corpus.partitions(_BLOCK):
             scan.take(corpus.tokens(start, stop), start, corpus.vocab_size)
+            corpus.release()
             advance(stop - start)
     return scan
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corpus.parts import CorpusFile, CorpusFormatError, DocumentEnds, map_tokens, mapped_reader
+from corpus.parts import CorpusFile, CorpusFormatError, DocumentEnds, map_tokens
 from corpus.sidecar import read_sidecar
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -96,12 +96,14 @@ def read_megatron(prefix: Path) -> CorpusFile:
     doc_ends_D: DocumentEnds = ends[marks[1:]]
     num_tokens = int(ends[-1])
     sidecar = read_sidecar(prefix, documents=doc_ends_D.size, tokens=num_tokens)
+    mapped = map_tokens(bin_path(prefix), dtype)
     return CorpusFile(
         path=prefix,
         format="megatron",
         dtype=dtype,
         doc_ends_D=doc_ends_D,
-        read=mapped_reader(map_tokens(bin_path(prefix), dtype)),
+        read=mapped.read,
+        release=mapped.release,
         skipped_documents=sidecar.skipped_documents,
         sidecar=sidecar,
     )

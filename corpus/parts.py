@@ -3,6 +3,7 @@
 Shapes: N tokens, D documents of this file.
 """
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,23 @@ Format = Literal["megatron", "flat", "datatrove", "hf", "parquet"]
 
 class CorpusFormatError(ValueError):
     """A tokenised file that cannot be read as what it is said to be."""
+
+
+class MappedTokens:
+    """All tokens of a file as one array over its map."""
+
+    def __init__(self, tokens_N: Tokens, mapped: mmap.mmap | None) -> None:
+        self.tokens_N = tokens_N
+        self._mapped = mapped
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """View tokens ``start`` to ``stop``."""
+        return self.tokens_N[start:stop]
+
+    def release(self) -> None:
+        """Give back the memory of pages read so far; they are read again when they are used."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +62,8 @@ class CorpusFile:
     """Exclusive end of each document in tokens, non-decreasing; the last one is N."""
     read: Callable[[int, int], Tokens]
     """``read(start, stop)``: those tokens; a view where the file can be mapped."""
+    release: Callable[[], None] = lambda: None
+    """Gives back memory that reading has mapped; views stay valid."""
     borders: Borders = "known"
     skipped_documents: int = 0
     sidecar: Sidecar = field(default_factory=Sidecar)
@@ -56,18 +76,10 @@ class CorpusFile:
         return int(self.doc_ends_D[-1]) if self.doc_ends_D.size else 0
 
 
-def map_tokens(path: Path, dtype: np.dtype[np.integer[Any]]) -> Tokens:
+def map_tokens(path: Path, dtype: np.dtype[np.integer[Any]]) -> MappedTokens:
     """Map the whole of ``path``; a file of no bytes, which cannot be mapped, is no tokens."""
     if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    # A plain array over the map: slicing a memmap subclass costs microseconds each time.
-    return np.asarray(np.memmap(path, dtype, mode="r"))
-
-
-def mapped_reader(tokens_N: Tokens) -> Callable[[int, int], Tokens]:
-    """Read views of a mapped array."""
-
-    def read(start: int, stop: int) -> Tokens:
-        return tokens_N[start:stop]
-
-    return read
+        return MappedTokens(np.empty(0, dtype), None)
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return MappedTokens(np.frombuffer(mapped, dtype), mapped)

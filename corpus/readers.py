@@ -17,7 +17,6 @@ from corpus.parts import (
     DocumentEnds,
     Tokens,
     map_tokens,
-    mapped_reader,
 )
 
 FORMATS = frozenset({"auto", "megatron", "flat", "datatrove", "hf", "parquet"})
@@ -217,7 +216,8 @@ def read_flat(path: Path, dtype: str | None, eod: int | None) -> CorpusFile:
             f"{path}: {size} bytes found, a multiple of {token_type.itemsize} needed for "
             f"{token_type.name} tokens; the file is cut short, or --dtype is not its type"
         )
-    tokens_N = map_tokens(path, token_type)
+    mapped = map_tokens(path, token_type)
+    tokens_N = mapped.tokens_N
     ends = np.array([tokens_N.size] if tokens_N.size else [], np.int64)
     notices: tuple[str, ...] = ()
     if eod is not None:
@@ -231,7 +231,8 @@ def read_flat(path: Path, dtype: str | None, eod: int | None) -> CorpusFile:
         format="flat",
         dtype=token_type,
         doc_ends_D=ends,
-        read=mapped_reader(tokens_N),
+        read=mapped.read,
+        release=mapped.release,
         borders="unknown" if eod is None else "known",
         notices=notices,
     )
@@ -287,7 +288,7 @@ def read_datatrove(path: Path, dtype: str | None) -> CorpusFile:
             f"{index}: {index.stat().st_size} bytes found, a multiple of 8 needed (one u64 a "
             "document); the file is cut short, copy it again"
         )
-    ends = map_tokens(index, np.dtype("<u8")).astype(np.int64)
+    ends = map_tokens(index, np.dtype("<u8")).tokens_N.astype(np.int64)
     falls = np.concatenate([ends[:1] < 0, ends[1:] < ends[:-1]])
     if falls.any():
         at = int(np.argmax(falls))
@@ -296,12 +297,14 @@ def read_datatrove(path: Path, dtype: str | None) -> CorpusFile:
             f"{ends[at - 1] if at else 0}; the index is damaged, copy it again"
         )
     token_type = _datatrove_dtype(path, int(ends[-1]) if ends.size else 0, dtype)
+    mapped = map_tokens(path, token_type)
     return CorpusFile(
         path=path,
         format="datatrove",
         dtype=token_type,
         doc_ends_D=ends,
-        read=mapped_reader(map_tokens(path, token_type)),
+        read=mapped.read,
+        release=mapped.release,
     )
 
 

@@ -161,6 +161,7 @@ class Corpus:
             with progress.stage("fingerprint", self.num_tokens, "tokens") as advance:
                 for file, block in self.fingerprint_blocks():
                     digests.append(block_digest(self.files[file], block))
+                    self.files[file].release()
                     advance(min(BLOCK, self.files[file].num_tokens - block * BLOCK))
             self.keep_fingerprints(digests)
         return self.__dict__["fingerprints"]  # type: ignore[no-any-return]
@@ -197,6 +198,11 @@ class Corpus:
         last = int(np.searchsorted(self._file_starts_F, stop, side="left")) - 1
         pieces = [self._read(at, start, stop) for at in range(first, last + 1)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def release(self) -> None:
+        """Give back the memory of the pages read so far, between blocks of a long scan."""
+        for file in self.files:
+            file.release()
 
     def partitions(self, tokens_per_partition: int) -> list[tuple[int, int]]:
         """Half-open token ranges that cover the corpus; not aligned to documents."""
