@@ -6,23 +6,18 @@ folders satisfy the protocol here, toy models where they are made.
 Shapes: n tokens asked for, V vocabulary, H hidden size.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from torch import Tensor
 
-from probes.torch_dist import CheckpointFormatError, TorchDistReader
-
-IntArray = npt.NDArray[np.int64]
-RowArray = npt.NDArray[np.float32]
-
-_INPUT, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
-_NEEDED_KEYS = ("step", "vocab_size")
+from probes.decoder import Decoder
+from probes.huggingface import HuggingFaceCheckpoint
+from probes.megatron import MegatronCheckpoint
+from probes.torch_dist import CheckpointFormatError
+from probes.vocabulary import IntArray, RowArray
 
 
 class Checkpoint(Protocol):
@@ -58,79 +53,36 @@ class Checkpoint(Protocol):
         """Facts for the provenance of a result."""
 
 
-class MegatronCheckpoint:
-    """A torch_dist folder with its ``staircase.json``.
+class LayerMaps(Protocol):
+    """What one layer does to a row by itself."""
 
-    Raises
-    ------
-    CheckpointFormatError
-        A file is missing, cut short, or lacks a key.
-    """
+    def ffn(self, rows_nH: Tensor) -> Tensor:
+        """``MLP(norm(w))``, (n, H)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._record = _read_record(folder / "staircase.json")
-        self._reader = TorchDistReader(folder)
-        rows, self.hidden_size = self._reader.shape(_INPUT)
-        if rows < self.vocab_size:
-            raise CheckpointFormatError(
-                f"{folder}: {rows} embedding rows found, vocab_size {self.vocab_size} needed "
-                "(staircase.json); they belong to different models"
-            )
+    def value_output(self, rows_nH: Tensor, *, gain: bool = False, bias: bool = False) -> Tensor:
+        """``W_O W_V w``, (n, H)."""
+
+
+class LayeredCheckpoint(Checkpoint, Protocol):
+    """A checkpoint whose layers can be looked into."""
 
     @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
+    def num_layers(self) -> int:
+        """Layers of the model."""
 
-    @property
-    def step(self) -> int:
-        """Optimiser updates done."""
-        return int(self._record["step"])
+    def layer(self, index: int) -> LayerMaps:
+        """Return one layer, counted from 0."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Entries of the tokenizer."""
-        return int(self._record["vocab_size"])
-
-    @property
-    def tokenizer_hash(self) -> str | None:
-        """As written by the training run."""
-        return self._record.get("tokenizer_hash")
-
-    @property
-    def embedding_hash(self) -> str:
-        """As written by the training run; computed when it wrote none."""
-        recorded = self._record.get("embedding_hash")
-        return str(recorded) if recorded else hash_rows(self.input_embedding())
-
-    def input_embedding(self, tokens_n: IntArray | None = None) -> RowArray:
-        """Rows of the word embedding; what is read must hash to what was recorded."""
-        rows_VH = self._rows(_INPUT)
-        recorded = self._record.get("embedding_hash")
-        if recorded and recorded != hash_rows(rows_VH):
-            raise CheckpointFormatError(
-                f"{self.folder}: the embedding read is not the one recorded in staircase.json "
-                "(hashes differ); files of two checkpoints were mixed, copy it again"
-            )
-        return _take(rows_VH[: self.vocab_size], tokens_n, self.name)
-
-    def unembedding(self, tokens_n: IntArray | None = None) -> RowArray:
-        """Rows of the output layer, or of the embedding when the two are tied."""
-        tied = _OUTPUT not in self._reader.names()
-        rows_VH = self._rows(_INPUT if tied else _OUTPUT)
-        return _take(rows_VH[: self.vocab_size], tokens_n, self.name)
-
-    def describe(self) -> dict[str, Any]:
-        """All of ``staircase.json``."""
-        return {"name": self.folder.name, **self._record}
-
-    def _rows(self, tensor: str) -> RowArray:
-        return self._reader.read(tensor).float().numpy()
+    def decoder(self) -> Decoder:
+        """Return the whole model, to run it over a text."""
 
 
-def open_series(paths: Iterable[Path | str]) -> list[Checkpoint]:
+def open_series(
+    paths: Iterable[Path | str], *, vocab_size: int | None = None
+) -> list[LayeredCheckpoint]:
     """Open checkpoint folders, or folders of ``step_*`` folders, as a series sorted by step.
+
+    ``vocab_size`` is the true V of Hugging Face folders that hold no tokenizer.
 
     Raises
     ------
@@ -142,7 +94,7 @@ def open_series(paths: Iterable[Path | str]) -> list[Checkpoint]:
     folders = [folder for path in paths for folder in _checkpoint_folders(Path(path))]
     if not folders:
         raise CheckpointFormatError("no checkpoint given; name at least one step_* folder")
-    series: list[Checkpoint] = [_open(folder) for folder in folders]
+    series = [_open(folder, vocab_size) for folder in folders]
     series.sort(key=lambda checkpoint: checkpoint.step)
     check_series(series)
     return series
@@ -180,12 +132,9 @@ def _check_alike(checkpoint: Checkpoint, first: Checkpoint) -> None:
             )
 
 
-def hash_rows(rows: RowArray) -> str:
-    """SHA-256 of the float32 bytes of an embedding, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(rows, np.float32).data).hexdigest()
-
-
-def _open(folder: Path) -> Checkpoint:
+def _open(folder: Path, vocab_size: int | None) -> LayeredCheckpoint:
+    if (folder / "config.json").exists():
+        return HuggingFaceCheckpoint(folder, vocab_size=vocab_size)
     return MegatronCheckpoint(folder)
 
 
@@ -193,46 +142,17 @@ def _checkpoint_folders(path: Path) -> list[Path]:
     """``path`` itself, or the step folders in it or in its ``checkpoints``."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; a checkpoint folder is needed")
-    if (path / "staircase.json").exists() or (path / ".metadata").exists():
+    if any((path / name).exists() for name in ("staircase.json", ".metadata", "config.json")):
         return [path]
     for parent in (path, path / "checkpoints"):
-        if steps := [step for step in parent.glob("step*") if step.is_dir() and _number(step)]:
+        if steps := [step for step in parent.glob("*") if step.is_dir() and _number(step)]:
             return sorted(steps)
     raise CheckpointFormatError(
         f"{path}: no checkpoint found (no staircase.json, no step_* folder); give a folder that "
-        "`staircase train` wrote"
+        "`staircase train` or Hugging Face's save_pretrained wrote"
     )
 
 
 def _number(folder: Path) -> re.Match[str] | None:
     """Match a whole step name, so that a ``step_0000128.partial`` is passed over."""
-    return re.fullmatch(r"step[_-]?\d+", folder.name)
-
-
-def _take(rows_VH: RowArray, tokens_n: IntArray | None, name: str) -> RowArray:
-    if tokens_n is None:
-        return rows_VH
-    if tokens_n.size and (tokens_n.min() < 0 or tokens_n.max() >= len(rows_VH)):
-        raise ValueError(
-            f"{name}: token {int(tokens_n.max())} asked for, {len(rows_VH)} rows found; "
-            "the signatures belong to another vocabulary"
-        )
-    return np.ascontiguousarray(rows_VH[tokens_n])
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointFormatError(
-            f"{path}: not found; it is written last, so the checkpoint is incomplete: "
-            "leave this step out or train on with --resume"
-        ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointFormatError(
-            f"{path}: not JSON ({error}); copy the checkpoint again"
-        ) from error
-    missing = [key for key in _NEEDED_KEYS if not isinstance(record.get(key), int)]
-    if missing:
-        raise CheckpointFormatError(f"{path}: no whole number under {missing}; it is needed")
-    return record
+    return re.fullmatch(r"(step|checkpoint)[_-]?\d+", folder.name)

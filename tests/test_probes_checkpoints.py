@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes.checkpoints import MegatronCheckpoint, open_series
+from probes.checkpoints import open_series
+from probes.megatron import MegatronCheckpoint
 from probes.torch_dist import CheckpointFormatError, TorchDistReader
 from tests.probe_series import HIDDEN, VOCAB, write_checkpoint
 

@@ -28,7 +28,7 @@ def test_every_number_follows_from_its_definition(tmp_path: Path) -> None:
     counts = np.bincount(np.concatenate(documents()), minlength=VOCAB)
     assert (np.sort(counts)[::-1][:12] == counts[tokens]).all()
     assert (direct["occurrences"].values == counts[tokens]).all()
-    from probes.checkpoints import MegatronCheckpoint
+    from probes.megatron import MegatronCheckpoint
 
     signature = cosine_matrix(store.next_token_matrix(tokens))
     for place, path in enumerate(paths):
@@ -92,7 +92,7 @@ def test_resume_measures_only_what_is_missing(
     paths, store = write_series(tmp_path)
     out = tmp_path / "p.zarr"
     whole = probe_series(paths, signatures=store, out=tmp_path / "whole.zarr", **FEW)
-    from probes.checkpoints import MegatronCheckpoint
+    from probes.megatron import MegatronCheckpoint
 
     honest = MegatronCheckpoint.unembedding
 
