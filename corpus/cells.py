@@ -92,7 +92,7 @@ def _blocks(cells: pa.Array, block_bytes: int, total: int) -> Iterator[tuple[Cel
     for start in range(0, len(cells), _ROWS):
         for cell in cells.slice(start, _ROWS).to_pylist():
             held.append(cell)
-            size += len(cell or b"")
+            size += len(cell or b"") + 1
             if size >= block_bytes:
                 yield held, len(held) / total
                 held, size = [], 0

@@ -5,8 +5,11 @@ Shapes: N tokens of a block, D documents of a block.
 
 import os
 import re
+import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import parent_process
@@ -20,6 +23,8 @@ from corpus.records import Fault, texts_of
 from corpus.sources import Block
 from corpus.tokenizer import TokenizerFormatError, read_tokenizer, special_tokens
 
+_THREADS = "TOKENIZERS_PARALLELISM"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
@@ -30,8 +35,6 @@ class EncodingOptions:
     eod: int | None = None
     """Appended to every document that holds a token."""
     allow_special: bool = False
-    threads: bool = False
-    """Let the tokenizers library use its own threads: for the one process that works alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,24 @@ class EncodedBlock:
     """Special-token texts met in documents, and how often."""
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep the tokenizers library from starting threads: a process is a core here."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
+
+
 class Encoder:
     """Encodes blocks with one tokenizer."""
 
     def __init__(self, options: EncodingOptions) -> None:
-        if not options.threads:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._options = options
         self._tokenizer = load_tokenizer(options.tokenizer, allow_special=options.allow_special)
         self._special = _pattern(special_tokens(read_tokenizer(options.tokenizer)))
@@ -116,6 +131,9 @@ _encoder: Encoder | None = None
 def start_worker(options: EncodingOptions) -> None:
     """Prepare a worker process: load the tokenizer, and end when the parent does."""
     global _encoder
+    # An interrupt from the keyboard reaches every process; the parent answers for all.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[_THREADS] = "false"
     _encoder = Encoder(options)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

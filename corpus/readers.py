@@ -75,7 +75,20 @@ def read_files(paths: Sequence[Path], options: ReadOptions) -> list[CorpusFile]:
         for kind, place in _find(path, options.format):
             notice = _notice_repeat(kind, place, seen)
             files.append(_open(kind, place, options, notice))
+    _check_named_dtype(files, options.dtype)
     return files
+
+
+def _check_named_dtype(files: Sequence[CorpusFile], named: str | None) -> None:
+    """Refuse a type that the files contradict, unless it is meant for a flat file among them."""
+    if named is None or any(file.format in ("flat", "datatrove") for file in files):
+        return
+    for file in files:
+        if file.dtype.name != named:
+            raise CorpusFormatError(
+                f"{file.path}: holds {file.dtype.name} by its own account, --dtype says {named}; "
+                "leave --dtype out, it is for flat files"
+            )
 
 
 def _notice_repeat(kind: str, place: Path, seen: dict[tuple[int, int], Path]) -> tuple[str, ...]:
@@ -109,18 +122,20 @@ def _find(path: Path, wanted: str) -> Iterator[tuple[str, Path]]:
         raise CorpusFormatError(
             f"{path}: what an unfinished build left behind; run the build again"
         )
-    prefix = _megatron_prefix(path)
-    if wanted == "megatron" or (wanted == "auto" and prefix is not None):
-        yield "megatron", prefix or path
+    prefix = _megatron_prefix(path) if wanted in ("auto", "megatron") else None
+    if prefix is not None:
+        yield "megatron", prefix
     elif path.is_dir():
         yield from _find_in_folder(path, wanted)
+    elif wanted == "megatron":
+        yield wanted, path
     else:
         yield _kind_of(path, wanted), _without_index_suffix(path)
 
 
 def _megatron_prefix(path: Path) -> Path | None:
     """Return the prefix when ``path`` is one, or is a file of a pair that has an index."""
-    if idx_path(path).is_file() or bin_path(path).is_file():
+    if idx_path(path).is_file() or (bin_path(path).is_file() and not path.exists()):
         return path
     if path.suffix in (".bin", ".idx") and (
         path.suffix == ".idx" or path.with_name(path.stem + ".idx").is_file()

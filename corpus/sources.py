@@ -124,44 +124,50 @@ def read_blocks(sources: Sequence[Source], options: SourceOptions) -> Iterator[B
 
 
 def _read_lines(source: Source, number: int, options: SourceOptions) -> Iterator[Block]:
-    """Lines of JSON. A line ends with LF alone; a last line needs no end."""
-    pending: list[bytes | None] = []
-    line, size, rest = 1, 0, b""
+    """Lines of JSON, in blocks."""
     stream = _Stream(source)
-    first_chunk = True
+    pending: list[bytes | None] = []
+    first = size = 0
+    for line in _lines(stream):
+        pending.append(line)
+        size += len(line) + 1
+        if size >= options.block_bytes:
+            yield _line_block(source, number, first, pending, stream)
+            first, pending, size = first + len(pending), [], 0
+    yield _line_block(source, number, first, pending, stream)
 
-    def block(broken: str | None = None) -> Block:
-        nonlocal line, pending, size
-        made = Block(
-            source=number,
-            path=str(source.path),
-            kind="json",
-            unit="line",
-            first=line,
-            records=pending,
-            broken=broken,
-            source_bytes=stream.taken(),
-        )
-        line, pending, size = line + len(pending), [], 0
-        return made
 
+def _line_block(
+    source: Source, number: int, first: int, lines: list[bytes | None], stream: "_Stream"
+) -> Block:
+    broken = stream.broken and f"{stream.broken} after line {first + len(lines)}"
+    return Block(
+        source=number,
+        path=str(source.path),
+        kind="json",
+        unit="line",
+        first=first + 1,
+        records=lines,
+        broken=broken,
+        source_bytes=stream.taken(),
+    )
+
+
+def _lines(stream: "_Stream") -> Iterator[bytes]:
+    """Lines end with LF alone; a last line needs no end, unless the file is cut there."""
+    begun: list[bytes] = []
+    mark = _BOM
     for chunk in stream:
-        if first_chunk:
-            chunk, first_chunk = chunk.removeprefix(_BOM), False
-        if b"\n" not in chunk:
-            rest += chunk
-            continue
-        *lines, tail = (rest + chunk).split(b"\n")
-        rest = tail
-        for one in lines:
-            pending.append(one)
-            size += len(one)
-            if size >= options.block_bytes:
-                yield block()
-    if rest and stream.broken is None:
-        pending.append(rest)
-    broken = stream.broken and f"{stream.broken} after line {line + len(pending) - 1}"
-    yield block(broken)
+        head, *rest = chunk.split(b"\n")
+        begun.append(head)
+        if rest:
+            yield b"".join(begun).removeprefix(mark)
+            mark = b""
+            yield from rest[:-1]
+            begun = rest[-1:]
+    last = b"".join(begun).removeprefix(mark)
+    if last and stream.broken is None:
+        yield last
 
 
 def _read_whole(source: Source, number: int, options: SourceOptions) -> Iterator[Block]:

@@ -20,6 +20,7 @@ from corpus.encoding import (
     EncodingOptions,
     encode_in_worker,
     load_tokenizer,
+    one_thread,
     start_worker,
 )
 from corpus.megatron import dtype_for
@@ -34,6 +35,8 @@ from corpus.writer import CorpusWriter
 __all__ = ["build_corpus", "tokenizer_hash", "train_tokenizer"]
 
 _LISTED_PROBLEMS = 1000
+_BYTES_A_WORKER = 4 << 20
+"""A process takes a second to start, in which another encodes about this much."""
 _BLOCKS_A_WORKER = 3
 """Blocks in flight: enough that no worker waits, few enough that memory stays bounded."""
 
@@ -155,14 +158,16 @@ def _encoded_blocks(
     sources: Sequence[Source], reading: _ReadOptions, encoding: EncodingOptions, workers: int | None
 ) -> Generator[tuple[Block, EncodedBlock], None, None]:
     """Encode every block, in the order of the sources."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = _num_workers(sources) if workers is None else workers
     if workers < 1:
         raise ValueError(f"{workers} workers: at least 1 is needed")
     blocks = read_blocks(sources, reading)
     if workers == 1:
         encoder = Encoder(encoding)
         for block in blocks:
-            yield block, encoder.encode(block)
+            with one_thread():
+                encoded = encoder.encode(block)
+            yield block, encoded
         return
     with _pool(workers, encoding) as pool:
         waiting: deque[tuple[Block, Future[EncodedBlock]]] = deque()
@@ -172,6 +177,12 @@ def _encoded_blocks(
                 yield _first(waiting)
         while waiting:
             yield _first(waiting)
+
+
+def _num_workers(sources: Sequence[Source]) -> int:
+    """All cores, but no more processes than the work is worth starting."""
+    worth = sum(source.size for source in sources) // _BYTES_A_WORKER
+    return max(1, min(len(os.sched_getaffinity(0)), worth))
 
 
 @contextmanager

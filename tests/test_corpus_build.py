@@ -1,5 +1,6 @@
 """Text to tokens: order, borders, special text, broken sources, and never half a corpus."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -312,6 +313,52 @@ def test_a_broken_block_of_a_worker_is_the_same_error(tmp_path, tokenizer):
     with pytest.raises(SourceError, match="line 41: not JSON"):
         build([source], tokenizer, tmp_path / "c", workers=2)
     assert not list(tmp_path.glob("c.*"))
+
+
+def test_a_worker_that_dies_fails_the_run_and_leaves_nothing(tmp_path, tokenizer):
+    source = tmp_path / "many.jsonl"
+    source.write_bytes(jsonl(["some words of text " * 2000] * 1500))
+    killed = []
+
+    class KillsWorkers:
+        """Progress that kills a worker at the first block."""
+
+        def stage(self, title, total, unit):
+            return contextlib.nullcontext(self.advance)
+
+        def advance(self, amount):
+            if not killed:
+                killed.extend(_children(os.getpid())[-1:])
+                os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match="a tokenising process died"):
+        build([source], tokenizer, tmp_path / "c", workers=2, progress=KillsWorkers())
+    assert killed
+    assert not list(tmp_path.glob("c.*"))
+
+
+def test_lines_and_cells_of_any_size_cross_blocks_and_chunks(tmp_path, tokenizer, monkeypatch):
+    from corpus import sources, tokenize
+
+    monkeypatch.setattr(sources, "_READ", 7)
+    texts = ["a" * at for at in (0, 1, 5, 6, 7, 8, 50)] + ["é" * 30, "", ""]
+    whole = jsonl(texts)
+    for name, content in (("a.jsonl", whole), ("a.jsonl.gz", gzip.compress(whole))):
+        (tmp_path / name).write_bytes(content)
+        for block_bytes in (1, 20, 10_000):
+            monkeypatch.setattr(
+                tokenize._ReadOptions, "__init__", _read_options(block_bytes), raising=True
+            )
+            build([tmp_path / name], tokenizer, tmp_path / "c", overwrite=True)
+            assert decoded(tmp_path / "c", tokenizer) == texts
+
+
+def _read_options(block_bytes):
+    def init(self, text_column):
+        object.__setattr__(self, "text_column", text_column)
+        object.__setattr__(self, "block_bytes", block_bytes)
+
+    return init
 
 
 def test_nothing_to_build_from(tmp_path, tokenizer):

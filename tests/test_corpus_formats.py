@@ -408,6 +408,21 @@ class TestRefusals:
         chosen = open_corpus(tmp_path / "f", InputOptions(format="parquet"))
         assert chosen.tokens(0, 1).tolist() == [2]
 
+    def test_a_type_that_the_files_contradict(self, tmp_path):
+        prefix = write_corpus(tmp_path, [[1]])
+        with pytest.raises(CorpusFormatError, match=r"holds uint16 .* --dtype says int32"):
+            open_corpus(prefix, InputOptions(dtype="int32"))
+        flat = write_flat(tmp_path, [[2]], "int32")
+        both = open_corpus([prefix, flat], InputOptions(dtype="int32"))
+        assert both.tokens(0, 2).tolist() == [1, 2]
+
+    def test_a_folder_beside_a_flat_file_of_its_name(self, tmp_path):
+        write_flat(tmp_path, [[1]]).rename(tmp_path / "wiki.bin")
+        write_corpus(tmp_path / "wiki", [[2]], name="a")
+        for format_ in ("auto", "megatron"):
+            corpus = open_corpus(tmp_path / "wiki", InputOptions(format=format_))
+            assert corpus.tokens(0, 1).tolist() == [2]
+
     def test_a_name_that_says_nothing(self, tmp_path):
         (tmp_path / "notes.txt").write_text("text")
         with pytest.raises(CorpusFormatError, match="does not say the format"):
