@@ -17,7 +17,7 @@ from lm_processes import curve, read_log, small_run, start_process, write_corpus
 
 import lm_training.checkpoint
 from lm_training.checkpoint import CheckpointWriter
-from lm_training.config import CheckpointConfig, LogConfig
+from lm_training.config import CheckpointConfig, LogConfig, ParallelConfig
 from lm_training.folder import CheckpointFormatError, whole_checkpoints
 from lm_training.train import train
 from lm_training.trainer import DivergedError
@@ -215,8 +215,13 @@ def test_missing_unexpected_and_changed_tensors_are_listed(run):
         train(changed, resume=True)
     assert "unexpected ['output_layer.weight']" in str(refusal.value)
     assert "linear_fc1.weight is (2, 256, 64), (2, 128, 64) is needed" in str(refusal.value)
-    facts["config"]["model"] |= {"tied": False, "ffn_hidden_size": 128, "num_layers": 2}
-    (path / "staircase.json").write_text(json.dumps(facts))
+
+
+def test_another_kind_of_optimizer_state_is_refused(run):
+    stopped_run(run, 3)
+    sharded = replace(run, parallel=ParallelConfig(distributed_optimizer=True))
+    with pytest.raises(CheckpointFormatError, match=r"missing \['optimizer.state.param"):
+        train(sharded, resume=True)
 
 
 class _Harm:
