@@ -10,6 +10,7 @@ Shapes: Q pieces, each a range of one sequence.
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -104,11 +105,11 @@ def order_hash(path: Path) -> str:
 
 def _arrays(path: Path) -> tuple[Int64s, Int64s, int]:
     try:
-        with np.load(path) as file:
+        with path.open("rb") as raw, np.load(raw) as file:
             found = {name: file[name] for name in _NAMES}
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise OrderFormatError(
             f"{path}: not an ORDER file ({error}); an .npz with {', '.join(_NAMES)} is needed, "
             "`staircase corpus order` makes it"

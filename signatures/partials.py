@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class Partial:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with np.load(_index(path)) as file:
+        with _index(path).open("rb") as index, np.load(index) as file:
             self.rows_R: npt.NDArray[np.uint32] = file["rows"]
             self.entries_R: npt.NDArray[np.uint32] = file["entries"]
             self.tokens_T: npt.NDArray[np.uint32] = file["tokens"]
@@ -74,7 +75,7 @@ def finished(path: Path) -> PartialRecord | None:
     """Record of the partial at ``path``, or None unless all of it is there."""
     try:
         partial = Partial(path)
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
     for file, dtype in (
         (_columns(path), partial.column_dtype),

@@ -316,8 +316,8 @@ def _check_comparable(one: Contents, other: Contents) -> None:
         left, right = getattr(one.spec, name), getattr(other.spec, name)
         if left != right:
             raise ValueError(
-                f"{other.where}: {name} is {right!r}, but {left!r} in {one.where}; only stores "
-                "counted alike can be mixed"
+                f"{other.where}: {name} is {right!r}, but {left!r} in {one.where}; to mix them "
+                "count both with the same --tokenizer or --vocab-size, and the same scope"
             )
     if one.spec.kind == "next-token":
         return

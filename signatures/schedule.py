@@ -6,8 +6,10 @@ back in the order of completion, with the number of their task.
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -130,20 +132,33 @@ def _local_client(workers: int) -> Iterator[Any]:
         "distributed.admin.system-monitor.gil.enabled": False,
         "distributed.worker.profile.enabled": False,
     }
-    # Numerical libraries bring threads of their own, one pool a process: one each is enough here.
-    with (
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            memory_limit=0,  # --memory is kept by choosing block sizes; Dask must not pause or kill
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with dask.config.set(settings), ExitStack() as stack:
+        with _interrupts_held_back():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=0,  # --memory is kept by block sizes; Dask must not pause or kill
+                silence_logs=logging.CRITICAL,
+            )
+            client = stack.enter_context(Client(stack.enter_context(cluster)))
         yield client
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let processes and threads begun meanwhile never see Ctrl-C; it reaches us at the end.
+
+    A terminal sends it to the whole group. Workers that die of it would be started again, and
+    complain, while this process is closing them.
+    """
+    resource_tracker.ensure_running()  # multiprocessing lifts the block when it starts this
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """``staircase count``: what a corpus says about its tokens, exactly."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -153,13 +154,27 @@ def next_token(corpus: tuple[Path, ...], out: Path, as_json: bool, **settings: A
     """Count which token follows which in CORPUS (prefixes, files or folders; several as one)."""
     from signatures.count import count_next_token
 
-    result = count_next_token(corpus, out=out, progress=terminal_progress(), **settings)
+    with _resumable(out):
+        result = count_next_token(corpus, out=out, progress=terminal_progress(), **settings)
     for notice in result["notices"]:
         say(notice)
     if as_json:
         print_json(result)
     else:
         _tell(result)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Tell whoever interrupts a count what is kept of it."""
+    from signatures.scratch import scratch_folder
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder := scratch_folder(out)).exists():
+            say(f"finished partitions are kept in {folder}; go on with --resume")
+        raise
 
 
 def _tell(result: dict[str, Any]) -> None:
