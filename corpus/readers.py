@@ -72,7 +72,7 @@ def read_files(paths: Sequence[Path], options: ReadOptions) -> list[CorpusFile]:
     files: list[CorpusFile] = []
     seen: dict[tuple[int, int], Path] = {}
     for path in paths:
-        for kind, place in _find(path, options.format):
+        for kind, place in _find(path if path.name else path.resolve(), options.format):
             notice = _notice_repeat(kind, place, seen)
             files.append(_open(kind, place, options, notice))
     _check_named_dtype(files, options.dtype)
@@ -129,12 +129,16 @@ def _find(path: Path, wanted: str) -> Iterator[tuple[str, Path]]:
         yield from _find_in_folder(path, wanted)
     elif wanted == "megatron":
         yield wanted, path
+    elif wanted == "flat" and not path.exists() and bin_path(path).is_file():
+        yield wanted, bin_path(path)
     else:
         yield _kind_of(path, wanted), _without_index_suffix(path)
 
 
 def _megatron_prefix(path: Path) -> Path | None:
     """Return the prefix when ``path`` is one, or is a file of a pair that has an index."""
+    if not path.name:  # the root folder
+        return None
     if idx_path(path).is_file() or (bin_path(path).is_file() and not path.exists()):
         return path
     if path.suffix in (".bin", ".idx") and (

@@ -65,6 +65,8 @@ class CorpusWriter:
         overwrite: bool = False,
     ) -> None:
         self.prefix = Path(prefix)
+        if not self.prefix.name:
+            raise ValueError(f"{prefix}: a folder; a prefix is needed, for example {prefix}/corpus")
         self.dtype: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
         if self.dtype not in _CODE_OF:
             names = sorted(known.name for known in _CODE_OF)

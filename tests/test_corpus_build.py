@@ -361,6 +361,16 @@ def _read_options(block_bytes):
     return init
 
 
+def test_a_folder_is_no_prefix(tmp_path, tokenizer, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="a prefix is needed"):
+        build(["a.txt"], tokenizer, Path())
+    build(["a.txt"], tokenizer, Path("c"))
+    assert open_corpus(".").num_documents == 1
+    assert open_corpus("c").num_documents == 1
+
+
 def test_nothing_to_build_from(tmp_path, tokenizer):
     with pytest.raises(FileNotFoundError, match="not found"):
         build([tmp_path / "missing.jsonl"], tokenizer, tmp_path / "c")
@@ -409,37 +419,59 @@ class TestTraining:
         assert not (tmp_path / "t.json").exists()
 
 
-def test_a_killed_build_leaves_nothing_that_opens_and_no_process(tmp_path, tokenizer):
+@pytest.fixture
+def running_build(tmp_path, tokenizer):
+    """A build in another process, its workers at work."""
     source = tmp_path / "many.jsonl"
     source.write_bytes(jsonl(["some words of text " * 2000] * 3000))
-    out = tmp_path / "c"
-    command = [sys.executable, "-m", "workflows.cli", "corpus", "build", source]
-    command = [sys.executable, "-c", "from workflows.cli import main; main()", *command[3:]]
     started = subprocess.Popen(
-        [*command, "--tokenizer", tokenizer, "--out", out, "--workers", "2"],
-        stderr=subprocess.DEVNULL,
+        [
+            *(sys.executable, "-c", "from workflows.cli import main; main()"),
+            *("corpus", "build", source, "--tokenizer", tokenizer),
+            *("--out", tmp_path / "c", "--workers", "2"),
+        ],
+        stderr=subprocess.PIPE,
     )
     partial = tmp_path / "c.bin.partial"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (partial.exists() and partial.stat().st_size):
         assert time.monotonic() < deadline
         assert started.poll() is None
         time.sleep(0.02)
-    workers = _children(started.pid)
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def test_a_killed_build_leaves_nothing_that_opens_and_no_process(
+    tmp_path, tokenizer, running_build
+):
+    workers = _children(running_build.pid)
     assert len(workers) >= 2
-    os.kill(started.pid, signal.SIGKILL)
-    started.wait()
-    for path in (out, partial, tmp_path / "c.bin"):
+    running_build.send_signal(signal.SIGKILL)
+    running_build.wait()
+    for path in (tmp_path / "c", tmp_path / "c.bin.partial", tmp_path / "c.bin"):
         with pytest.raises((ValueError, FileNotFoundError)):
             open_corpus(path)
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     small = tmp_path / "small.jsonl"
     small.write_bytes(jsonl())
-    build([small], tokenizer, out)
-    assert decoded(out, tokenizer) == TEXTS
+    build([small], tokenizer, tmp_path / "c")
+    assert decoded(tmp_path / "c", tokenizer) == TEXTS
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_interrupted_build_says_so_and_leaves_nothing(tmp_path, running_build):
+    for pid in [running_build.pid, *_children(running_build.pid)]:  # as a terminal does it
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+    _, err = running_build.communicate(timeout=120)
+    assert running_build.returncode == 130
+    assert b"Traceback" not in err
+    assert not list(tmp_path.glob("c.*"))
 
 
 def _children(pid: int) -> list[int]:
