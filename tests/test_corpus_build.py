@@ -301,6 +301,23 @@ def test_a_bad_byte_in_a_table_is_named_by_its_row(tmp_path, tokenizer):
         build([source], tokenizer, tmp_path / "c")
 
 
+def test_text_in_the_order_of_a_saved_index_map(tmp_path, tokenizer):
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    tables = {
+        "data.arrow": pa.table({"text": TEXTS}),
+        "order.arrow": pa.table({"indices": [4, 0, 4]}),
+    }
+    for name, table in tables.items():
+        with pa.ipc.new_stream(str(saved / name), table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    state = {"_data_files": [{"filename": "data.arrow"}]}
+    state["_indices_data_files"] = [{"filename": "order.arrow"}]
+    (saved / "state.json").write_text(json.dumps(state))
+    build([saved], tokenizer, tmp_path / "c")
+    assert decoded(tmp_path / "c", tokenizer) == [TEXTS[4], TEXTS[0], TEXTS[4]]
+
+
 def test_a_file_that_is_no_text(tmp_path, tokenizer):
     (tmp_path / "a.bin").write_bytes(b"\x80\x81")
     with pytest.raises(SourceError, match=r"a\.bin: file 1: not UTF-8: byte 0x80 at offset 0"):
