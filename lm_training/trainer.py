@@ -84,9 +84,10 @@ class Trainer:
         )
 
     def _forward(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], model: Any) -> Any:
-        inputs_BS, labels_BS = next(batches)
-        positions_BS = self._positions_1S.expand_as(inputs_BS)
-        return model(inputs_BS, positions_BS, None, labels=labels_BS), _mean_loss
+        with cpu.as_written():
+            inputs_BS, labels_BS = next(batches)
+            positions_BS = self._positions_1S.expand_as(inputs_BS)
+            return model(inputs_BS, positions_BS, None, labels=labels_BS), _mean_loss
 
     def _agree(self, losses: list[torch.Tensor], stop: bool) -> tuple[float, bool]:
         """Mean loss over the step and whether anyone was asked to stop; one exchange for both."""
