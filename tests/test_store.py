@@ -79,6 +79,7 @@ def test_round_trip(folder: Path, documents: list[list[int]]) -> None:
     assert (even == dense(stores.pair_counts(documents[::2], VOCAB))).all()
     assert (odd == dense(stores.pair_counts(documents[1::2], VOCAB))).all()
     assert (even + odd == dense(counts)).all()
+    assert signatures.half("odd").counts.take(np.arange(VOCAB)).data.all()
 
 
 @SLOW_DISK
