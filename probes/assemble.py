@@ -13,6 +13,7 @@ import xarray as xr
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from corpus.progress import SILENT, Progress
 from probes.components import Components, align_signs
 from probes.measure import Measured, Reference
 from probes.results import dataset
@@ -33,6 +34,7 @@ _SCALARS = (
     "num_undefined",
 )
 _LARGEST_ORDERED = 500
+_LAYERED = ("step", "layer", "token", "token_2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,63 @@ def path_group(
             **axis.coordinates(),
             "token_2": ("token_2", axis.tokens),
             "component": ("component", 1 + np.arange(components.explained.shape[-1])),
+            "bound": ("bound", ["low", "high"]),
+        },
+    )
+
+
+def layered_group(
+    measured: Sequence[Measured],
+    *,
+    steps: IntArray,
+    signature: FloatArray,
+    axis: TokenAxis,
+    draws: Draws,
+    progress: Progress = SILENT,
+) -> xr.Dataset:
+    """Return the group of a path that every layer has; ``signature`` is (n, n) or (T, L, n, n).
+
+    Similarities are kept in half precision: they are for pictures, the metrics are done.
+    """
+    series_TLnn = np.stack([step["similarity"] for step in measured])
+    own = signature.ndim == series_TLnn.ndim
+    num_layers = series_TLnn.shape[1]
+    p_TL = np.full((len(steps), num_layers), np.nan)
+    bounds_TL2 = np.full((len(steps), num_layers, 2), np.nan)
+    title = "permutation and bootstrap of layers"
+    with progress.stage(title, p_TL.size, "layers") as advance:
+        for layer in range(num_layers):
+            for block in ([t] for t in range(len(steps))) if own else (list(range(len(steps))),):
+                against = signature[block[0], layer] if own else signature
+                p_TL[block, layer], bounds_TL2[block, layer] = _chance_of(
+                    against, series_TLnn[block, layer], draws
+                )
+                advance(len(block))
+    scalars = [name for name, values in measured[0].items() if values.ndim == 1]
+    shared = {"signature_similarity": (("token", "token_2"), signature)}
+    layered = {"signature_similarity": (_LAYERED, signature.astype(np.float16))}
+    return dataset(
+        {
+            **{n: (("step", "layer"), np.stack([step[n] for step in measured])) for n in scalars},
+            "p": (("step", "layer"), p_TL),
+            "rho_interval": (("step", "layer", "bound"), bounds_TL2),
+            "similarity": (_LAYERED, series_TLnn.astype(np.float16)),
+            "pca": (
+                ("step", "layer", "token", "component"),
+                np.stack([step["pca"] for step in measured]).astype(np.float32),
+            ),
+            "explained_variance": (
+                ("step", "layer", "component"),
+                np.stack([step["explained_variance"] for step in measured]),
+            ),
+            **(layered if own else shared),
+        },
+        {
+            "step": ("step", steps),
+            "layer": ("layer", np.arange(num_layers)),
+            **axis.coordinates(),
+            "token_2": ("token_2", axis.tokens),
+            "component": ("component", 1 + np.arange(measured[0]["pca"].shape[-1])),
             "bound": ("bound", ["low", "high"]),
         },
     )
@@ -182,6 +241,15 @@ def _chance(
         "fall": ((), fall),
         "fall_interval": (("bound",), np.stack(interval(fall_B), axis=-1)),
     }
+
+
+def _chance_of(
+    signature_nn: FloatArray, series_Tnn: FloatArray, draws: Draws
+) -> tuple[FloatArray, FloatArray]:
+    """Return p (T) and the interval of rho (T, 2)."""
+    p_T = mantel_p(signature_nn, series_Tnn, permutations=draws.permutations, seed=draws.seed)
+    rho_TB = bootstrap_rho(signature_nn, series_Tnn, resamples=draws.resamples, seed=draws.seed)
+    return p_T, np.stack(interval(rho_TB), axis=-1)
 
 
 def _component_variables(

@@ -229,6 +229,12 @@ class Decoder(nn.Module):
             x_BSH, _ = layer(x_BSH)
         return self.unembedding(self.final_norm(x_BSH))  # type: ignore[no-any-return]
 
+    def layer(self, index: int) -> Layer:
+        """Return one layer, counted from 0."""
+        layer = self.layers[index]
+        assert isinstance(layer, Layer)
+        return layer
+
     def embed(self, tokens_BS: Tensor) -> Tensor:
         """Return the stream before the first layer, (B, S, H)."""
         x_BSH: Tensor = self.embedding(tokens_BS)

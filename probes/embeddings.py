@@ -5,7 +5,7 @@ columns (what precedes it).
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,6 @@ class EmbeddingProbe:
     references: Mapping[str, Reference]
     number_axis: TokenAxis
     number_components: Components
-    neighbors: Callable[[], xr.Dataset]
 
     @classmethod
     def prepare(
@@ -65,20 +64,11 @@ class EmbeddingProbe:
             )
             advance(1)
 
-        def neighbors() -> xr.Dataset:
-            others = np.union1d(top_tokens(store, _NEIGHBOR_CANDIDATES), tokens)
-            cosines = cosines_between(next_rows, store.next_token_matrix(others))
-            names = texts.texts(others)
-            return neighbor_group(
-                cosines, axis=axis(tokens), others=others, texts=names, num=NUM_NEIGHBORS
-            )
-
         return cls(
             axis=axis(tokens),
             references=references,
             number_axis=axis(numbers),
             number_components=components,
-            neighbors=neighbors,
         )
 
     def key(self) -> str:
@@ -122,7 +112,6 @@ class EmbeddingProbe:
                     draws=draws,
                 )
                 advance(1)
-        groups["neighbors"] = self.neighbors()
         if len(self.number_axis.tokens) >= _FEWEST_NUMBERS:
             groups["numbers"] = number_group(
                 [step["numbers"] for step in measured],
@@ -131,6 +120,14 @@ class EmbeddingProbe:
                 axis=self.number_axis,
             )
         return groups
+
+
+def nearest_tokens(store: Signatures, axis: TokenAxis, texts: TokenTexts) -> xr.Dataset:
+    """Return the group ``neighbors``: the nearest frequent tokens by next-token signature."""
+    others = np.union1d(top_tokens(store, _NEIGHBOR_CANDIDATES), axis.tokens)
+    cosines = cosines_between(store.next_token_matrix(axis.tokens), store.next_token_matrix(others))
+    names = texts.texts(others)
+    return neighbor_group(cosines, axis=axis, others=others, texts=names, num=NUM_NEIGHBORS)
 
 
 def _frequent_numbers(texts: TokenTexts, counts_V: IntArray) -> IntArray:

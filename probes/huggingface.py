@@ -9,7 +9,7 @@ Shapes: n tokens asked for, V vocabulary, H hidden size, A heads, K channels a h
 import json
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class HuggingFaceCheckpoint:
                 f"{folder}: {self.spec.vocab_size} embedding rows found, {self.vocab_size} needed "
                 "by the tokenizer; they belong to different models"
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a path."""
+        return partial(HuggingFaceCheckpoint, vocab_size=self.vocab_size), (self.folder,)
 
     @property
     def name(self) -> str:

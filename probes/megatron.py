@@ -39,6 +39,10 @@ class MegatronCheckpoint:
                 "(staircase.json); they belong to different models"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a path."""
+        return MegatronCheckpoint, (self.folder,)
+
     @property
     def name(self) -> str:
         """The folder."""

@@ -30,6 +30,10 @@ PATH_TITLES = {
     "direct": "Input embedding against next-token signature",
     "unembedding": "Unembedding against predecessor signature",
 }
+LAYER_TITLES = {
+    "ffn": "FFN path against next-token signature",
+    "attention": "Attention path against attention-path signature of the same layer",
+}
 _SIGNIFICANT = 0.05
 _STYLE: Any = {
     "font.size": 10,
@@ -149,6 +153,28 @@ def _step_axis(axes: Axes, steps: Sequence[npt.NDArray[Any]]) -> None:
     axes.minorticks_off()
     axes.set_xlim(-0.15, last * 1.08)
     axes.set_xlabel("step (optimiser updates; linear to 1, then logarithmic)")
+
+
+def layer_heatmap(results: xr.DataTree, path: str, label: str = "") -> Figure:
+    """Draw rho of every layer and step; a dot marks a permutation p above 0.05."""
+    group = _group(results, path)
+    rho_LT, steps = group["rho"].values.T, group["step"].values
+    with _figure(8.4, 1.6 + 0.3 * max(3, len(rho_LT))) as figure:
+        axes = figure.add_subplot()
+        bound = max(0.1, float(np.nanmax(np.abs(rho_LT), initial=0.1)))
+        picture = axes.imshow(
+            rho_LT, cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto", origin="lower"
+        )
+        unsure = np.argwhere(~(group["p"].values.T <= _SIGNIFICANT))
+        axes.plot(unsure[:, 1], unsure[:, 0], ".", color=FAINT, markersize=3)
+        shown = range(0, len(steps), max(1, len(steps) // 16))
+        axes.set_xticks(shown, [f"{int(steps[place]):,}" for place in shown], rotation=45)
+        axes.set_yticks(group["layer"].values)
+        axes.set_xlabel(f"step (optimiser updates); dots: p > {_SIGNIFICANT}")
+        axes.set_ylabel("layer")
+        axes.set_title(LAYER_TITLES[path] + (f", {label}" if label else ""))
+        figure.colorbar(picture, ax=axes, pad=0.01).set_label("rho")
+    return figure
 
 
 def similarity_panels(results: xr.DataTree, label: str = "", path: str = "direct") -> Figure:

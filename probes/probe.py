@@ -16,14 +16,22 @@ import xarray as xr
 
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
+from corpus.store import open_corpus
 from corpus.tokenize import tokenizer_hash
 from probes.assemble import Draws, training_group
-from probes.checkpoints import Checkpoint, open_series
-from probes.embeddings import EmbeddingProbe
+from probes.attention import Sample, take_sample
+from probes.checkpoints import Checkpoint, LayeredCheckpoint, open_series
+from probes.embeddings import EmbeddingProbe, nearest_tokens
+from probes.layer_probes import AttentionProbe, FfnProbe
 from probes.results import open_results, save
-from probes.steps import measure_series
+from probes.steps import PathProbe, measure_series
 from probes.tokens import TokenTexts
+from signatures.schedule import open_runner
 from signatures.store import Signatures, open_signatures
+
+PATHS = ("direct", "unembedding", "ffn", "attention")
+_COLUMNS = ("rho", "spearman", "p", "mse", "rho_centred", "rho_mean_removed", "rho_gain")
+_SEQ_LENGTH = 1024
 
 
 def probe_series(
@@ -37,11 +45,19 @@ def probe_series(
     resamples: int = 1000,
     seed: int = 0,
     train_log: Path | None = None,
+    corpus: Path | None = None,
+    corpus_tokens: int = 200_000,
+    seq_length: int | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Compare the embeddings and unembeddings of a series with a next-token store.
+    """Compare every path of a series with the signatures it should follow.
+
+    Embedding and FFN go against next-token, the unembedding against predecessor signatures, and
+    with a ``corpus`` the attention path against the attention-path signature of each layer.
 
     Parameters
     ----------
@@ -59,14 +75,19 @@ def probe_series(
         Of the permutation p and of the intervals.
     train_log : Path, optional
         ``train.jsonl`` of the run; looked for beside ``checkpoints/`` unless given.
+    corpus : Path, optional
+        Corpus whose first ``corpus_tokens`` tokens, in pieces of ``seq_length`` (that of the run,
+        else 1,024), the model reads for the attention path.
+    workers, scheduler : int, str
+        Processes of this machine, or a Dask scheduler, that checkpoints are shared among.
     resume : bool
         Take up the steps that an interrupted run has measured.
 
     Returns
     -------
     dict
-        ``direct`` and ``unembedding``: a row (step, rho, spearman, p, ...) for each step;
-        ``probes``: the path written.
+        ``direct``, ``unembedding``, ``ffn``, ``attention``: a row (step, rho, p, ...) for each
+        step and layer; ``probes``: the path written.
 
     Raises
     ------
@@ -80,21 +101,32 @@ def probe_series(
         return summary(open_results(out)) | {"probes": str(out), "finished_before": True}
     if out.exists() and not overwrite:
         raise FileExistsError(f"{out}: exists; pass --overwrite to replace it, or another --out")
-    series = open_series(checkpoint_paths)
+    texts = TokenTexts(tokenizer)
+    series = open_series(checkpoint_paths, vocab_size=texts.vocab_size)
     store = open_signatures(signatures)
     check_belonging(series, store, tokenizer)
-    probe = EmbeddingProbe.prepare(store, tokens, TokenTexts(tokenizer), progress)
+    probes: list[PathProbe] = [embedding := EmbeddingProbe.prepare(store, tokens, texts, progress)]
+    if series[0].num_layers:
+        probes.append(FfnProbe(axis=embedding.axis, reference=embedding.references["direct"]))
+    if corpus is not None:
+        sample = _sample(corpus, series[-1], num_tokens=corpus_tokens, seq_length=seq_length)
+        probes.append(AttentionProbe(axis=embedding.axis, sample=sample))
     work = out.with_name(out.name + ".partial")
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
-    measured, reused = measure_series(
-        series, probe.measure, folder=work, key=probe.key(), progress=progress
-    )
+    with open_runner(workers, scheduler) as runner:
+        measured, reused = measure_series(
+            series, probes, folder=work, runner=runner, progress=progress
+        )
     draws = Draws(permutations=permutations, resamples=resamples, seed=seed)
-    groups = probe.groups(measured, np.array([c.step for c in series]), draws, progress)
+    steps = np.array([checkpoint.step for checkpoint in series])
+    groups = {"neighbors": nearest_tokens(store, embedding.axis, texts)}
+    for probe in probes:
+        groups |= probe.groups(measured, steps, draws, progress)
     if log := _train_log(train_log, series):
         groups["training"] = training_group(log)
     record = _record(series, store, which=tokens, draws=draws, tokenizer=tokenizer)
+    record |= {"sample": probes[-1].describe()} if isinstance(probes[-1], AttentionProbe) else {}
     if out.exists():
         shutil.rmtree(out)
     save(groups, record, out)
@@ -103,18 +135,24 @@ def probe_series(
 
 
 def summary(results: xr.DataTree) -> dict[str, Any]:
-    """Return what ``staircase probe --json`` prints: a row for each step of each path."""
-    columns = ("rho", "spearman", "p", "mse", "rho_centred", "rho_mean_removed")
-    rows = {}
-    for path in ("direct", "unembedding"):
-        if path in results.children:
-            group: xr.Dataset = results.children[path].to_dataset()
-            steps, series = group["step"].values, {name: group[name].values for name in columns}
-            rows[path] = [
-                {"step": int(step)} | {name: float(series[name][place]) for name in columns}
-                for place, step in enumerate(steps)
-            ]
-    return rows
+    """Return what ``staircase probe --json`` prints: a row for each step (and layer) of a path."""
+    return {
+        path: _rows(results.children[path].to_dataset())
+        for path in PATHS
+        if path in results.children
+    }
+
+
+def _rows(group: xr.Dataset) -> list[dict[str, Any]]:
+    index = [dim for dim in ("step", "layer") if dim in group.dims]
+    columns = [name for name in _COLUMNS if name in group]
+    loaded = {name: group[name].values for name in columns}
+    places = np.ndindex(*(group.sizes[dim] for dim in index))
+    return [
+        {dim: int(group[dim].values[at]) for dim, at in zip(index, place, strict=True)}
+        | {name: float(values[place]) for name, values in loaded.items()}
+        for place in places
+    ]
 
 
 def check_belonging(
@@ -142,6 +180,23 @@ def check_belonging(
     if len(set(hashes.values())) > 1:
         found = ", ".join(f"{name}: {digest[:12]}" for name, digest in hashes.items())
         raise ValueError(f"tokenizer hashes differ ({found}); they must be of one tokenizer")
+
+
+def _sample(
+    corpus: Path, model: LayeredCheckpoint, *, num_tokens: int, seq_length: int | None
+) -> Sample:
+    """Open the corpus and take the sample, in pieces as long as the run's unless told."""
+    opened = open_corpus(corpus)
+    hashes = {opened.tokenizer_hash, model.tokenizer_hash} - {None}
+    if len(hashes) > 1 or opened.vocab_size not in (None, model.vocab_size):
+        raise ValueError(
+            f"{corpus}: vocabulary of {opened.vocab_size} or its tokenizer differs from that of "
+            f"{model.name} ({model.vocab_size}); take the corpus this model was trained on"
+        )
+    if seq_length is None:
+        run = model.describe().get("config", {})
+        seq_length = int(run.get("data", {}).get("seq_length", _SEQ_LENGTH))
+    return take_sample(opened, num_tokens=num_tokens, seq_length=seq_length)
 
 
 def _record(

@@ -31,6 +31,7 @@ class Variable:
 _COSINE = "cosine similarity"
 VARIABLES: Mapping[str, Variable] = {
     "step": Variable(long_name="optimiser updates done", units="updates"),
+    "layer": Variable(long_name="layer, counted from 0", units="index"),
     "token": Variable(long_name="token id", units="id"),
     "token_2": Variable(long_name="token id of the second token of a pair", units="id"),
     "token_text": Variable(long_name="text of the token", units="text"),
@@ -47,6 +48,7 @@ VARIABLES: Mapping[str, Variable] = {
     "baseline_mse": Variable(long_name="mse of the best constant prediction"),
     "rho_centred": Variable(long_name="rho of cosines after each row lost its own mean"),
     "rho_mean_removed": Variable(long_name="rho of cosines after the mean row was removed"),
+    "rho_gain": Variable(long_name="rho when rows take the gain of the attention norm first"),
     "mean_similarity": Variable(long_name=f"mean {_COSINE} of different tokens"),
     "num_pairs": Variable(long_name="pairs of tokens compared", units="pairs"),
     "num_undefined": Variable(

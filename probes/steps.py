@@ -1,32 +1,53 @@
-"""Measures every checkpoint of a series once, and keeps each measurement for a resumed run.
+"""Measures every checkpoint of a series once, here or on Dask workers, and keeps each measurement.
 
 A measurement is an ``.npz`` beside the result to be, written aside and renamed, with the hash
-of the embedding and of the signature geometry it belongs to.
+of the embedding and of all else it depends on: an interrupted run takes up where it stopped.
 """
 
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+import xarray as xr
 
 from corpus.progress import SILENT, Progress
-from probes.checkpoints import Checkpoint
+from probes.assemble import Draws
+from probes.checkpoints import LayeredCheckpoint
 from probes.measure import Measured
+from probes.vocabulary import IntArray
+from signatures.schedule import InProcess, Runner
 
-Measure = Callable[[Checkpoint], Mapping[str, Measured]]
-"""All paths of one checkpoint: path name to named arrays."""
+
+class PathProbe(Protocol):
+    """Measures some paths of a checkpoint, and turns the measured series into groups."""
+
+    def key(self) -> str:
+        """Hash of all that a measurement depends on besides the checkpoint."""
+
+    def measure(self, checkpoint: LayeredCheckpoint) -> dict[str, Measured]:
+        """Return named arrays for each path."""
+
+    def groups(
+        self,
+        measured: Sequence[Mapping[str, Measured]],
+        steps: IntArray,
+        draws: Draws,
+        progress: Progress,
+    ) -> dict[str, xr.Dataset]:
+        """Return the groups of the result."""
 
 
 def measure_series(
-    series: Sequence[Checkpoint],
-    measure: Measure,
+    series: Sequence[LayeredCheckpoint],
+    probes: Sequence[PathProbe],
     *,
     folder: Path,
-    key: str,
+    runner: Runner | None = None,
     progress: Progress = SILENT,
 ) -> tuple[list[dict[str, Measured]], int]:
-    """Measure each checkpoint, or take what ``folder`` holds of it under the same ``key``.
+    """Measure each checkpoint with every probe, or take what ``folder`` holds of it.
 
     Returns
     -------
@@ -34,19 +55,26 @@ def measure_series(
         For each step, path name to arrays; and how many steps were taken from ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    measured, reused = [], 0
+    key = " ".join(probe.key() for probe in probes)
+    paths = [folder / f"step_{checkpoint.step:07d}.npz" for checkpoint in series]
+    names = [f"{key} {checkpoint.embedding_hash}" for checkpoint in series]
+    places = [n for n in range(len(series)) if _load(paths[n], names[n]) is None]
+    tasks = [(list(probes), series[n], paths[n], names[n]) for n in places]
     with progress.stage("probe checkpoints", len(series), "checkpoints") as advance:
-        for checkpoint in series:
-            path = folder / f"step_{checkpoint.step:07d}.npz"
-            identity = f"{key} {checkpoint.embedding_hash}"
-            found = _load(path, identity)
-            reused += found is not None
-            if found is None:
-                found = {name: dict(arrays) for name, arrays in measure(checkpoint).items()}
-                _save(path, identity, found)
-            measured.append(found)
+        advance(len(series) - len(tasks))
+        for _ in (runner or InProcess()).run(_measure_one, tasks):
             advance(1)
-    return measured, reused
+    measured = [_load(path, name) for path, name in zip(paths, names, strict=True)]
+    return [found for found in measured if found is not None], len(series) - len(tasks)
+
+
+def _measure_one(
+    probes: Sequence[PathProbe], checkpoint: LayeredCheckpoint, path: Path, identity: str
+) -> None:
+    measured: dict[str, Measured] = {}
+    for probe in probes:
+        measured |= probe.measure(checkpoint)
+    _save(path, identity, measured)
 
 
 def _save(path: Path, identity: str, measured: Mapping[str, Measured]) -> None:

@@ -14,13 +14,22 @@ from tests.stores import write_next_token
 
 VOCAB = 24
 HIDDEN = 16
+MODEL = {
+    "num_layers": 2,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": 2,
+    "kv_channels": 8,
+    "ffn_hidden_size": 12,
+}
+LAYERS = "decoder.layers."
 
 
 def write_checkpoint(
     folder: Path, step: int, rows: np.ndarray, outputs: np.ndarray | None = None, **record: object
 ) -> Path:
-    """A torch_dist folder of the two embeddings, with its staircase.json."""
+    """A torch_dist folder as Megatron-core names its tensors, with its staircase.json."""
     tensors = {"embedding.word_embeddings.weight": torch.tensor(rows, dtype=torch.float32)}
+    tensors |= layer_tensors(rows.shape[1])
     if outputs is not None:
         tensors["output_layer.weight"] = torch.tensor(outputs, dtype=torch.float32)
     path = folder / f"step_{step:07d}"
@@ -28,9 +37,28 @@ def write_checkpoint(
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         dcp.save(tensors, storage_writer=FileSystemWriter(path), no_dist=True)
     digest = hashlib.sha256(rows.astype(np.float32).tobytes()).hexdigest()
-    description = {"step": step, "vocab_size": VOCAB, "embedding_hash": digest} | record
+    config = {"model": MODEL | {"hidden_size": rows.shape[1]}, "data": {"seq_length": 20}}
+    description = {"step": step, "vocab_size": VOCAB, "embedding_hash": digest, "config": config}
+    description |= record
     (path / "staircase.json").write_text(json.dumps(description))
     return path
+
+
+def layer_tensors(hidden: int) -> dict[str, torch.Tensor]:
+    """Random layers, stacked."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {
+        "self_attention.linear_qkv.weight": (48, hidden),
+        "self_attention.linear_qkv.layer_norm_weight": (hidden,),
+        "self_attention.linear_proj.weight": (hidden, 16),
+        "mlp.linear_fc1.weight": (24, hidden),
+        "mlp.linear_fc1.layer_norm_weight": (hidden,),
+        "mlp.linear_fc2.weight": (hidden, 12),
+    }
+    tensors = {
+        LAYERS + name: torch.randn(2, *shape, generator=generator) for name, shape in shapes.items()
+    }
+    return tensors | {"decoder.final_layernorm.weight": torch.ones(hidden)}
 
 
 def documents(seed: int = 0) -> list[list[int]]:

@@ -3,7 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from corpus.store import CorpusWriter, open_corpus
+from probes.attention import attention_signature, take_sample
+from probes.megatron import MegatronCheckpoint
 from probes.probe import probe_series
 from probes.results import (
     ResultFormatError,
@@ -11,6 +15,7 @@ from probes.results import (
     open_results,
 )
 from probes.similarity import compare, cosine_matrix
+from probes.statistics import mantel_p
 from signatures.store import open_signatures
 from tests.probe_series import VOCAB, documents, write_checkpoint, write_series
 from tests.stores import write_next_token
@@ -28,8 +33,6 @@ def test_every_number_follows_from_its_definition(tmp_path: Path) -> None:
     counts = np.bincount(np.concatenate(documents()), minlength=VOCAB)
     assert (np.sort(counts)[::-1][:12] == counts[tokens]).all()
     assert (direct["occurrences"].values == counts[tokens]).all()
-    from probes.megatron import MegatronCheckpoint
-
     signature = cosine_matrix(store.next_token_matrix(tokens))
     for place, path in enumerate(paths):
         model = cosine_matrix(MegatronCheckpoint(path).input_embedding(tokens))
@@ -44,6 +47,70 @@ def test_every_number_follows_from_its_definition(tmp_path: Path) -> None:
         tree["unembedding"]["signature_similarity"].values,
         cosine_matrix(store.predecessor_matrix(tokens)),
     )
+
+
+def test_layers_follow_their_definitions(tmp_path: Path) -> None:
+    """One corpus of the store's documents: FFN and attention rows against their signatures."""
+    paths, store_path = write_series(tmp_path, steps=(4, 64))
+    with CorpusWriter(tmp_path / "corpus", np.dtype(np.uint16), vocab_size=VOCAB) as writer:
+        for document in documents():
+            writer.add_document(np.array(document, np.uint16))
+    result = probe_series(
+        paths,
+        signatures=store_path,
+        corpus=tmp_path / "corpus",
+        corpus_tokens=1000,
+        out=tmp_path / "p.zarr",
+        **FEW,
+    )
+    tree, store = open_results(tmp_path / "p.zarr"), open_signatures(store_path)
+    tokens = tree["ffn"]["token"].values
+    checkpoint = MegatronCheckpoint(paths[1])
+    rows = torch.from_numpy(checkpoint.input_embedding(tokens))
+    decoder = checkpoint.decoder()
+    sample = take_sample(open_corpus(tmp_path / "corpus"), num_tokens=1000, seq_length=20)
+    attended = attention_signature(decoder, sample, tokens).weights
+    for index, layer in enumerate(decoder.layers):
+        ffn = compare(
+            cosine_matrix(layer.feed_forward(layer.ffn_norm(rows)).numpy()),
+            cosine_matrix(store.next_token_matrix(tokens)),
+        )
+        weight = layer.attention.output.weight @ layer.attention.value.weight
+        attention = compare(
+            cosine_matrix((rows @ weight.T).numpy()), cosine_matrix(attended[index])
+        )
+        for path, expected in (("ffn", ffn), ("attention", attention)):
+            row = next(r for r in result[path] if (r["step"], r["layer"]) == (64, index))
+            assert row["rho"] == pytest.approx(expected.pearson, abs=1e-5)
+            p = mantel_p(
+                cosine_matrix(
+                    attended[index] if path == "attention" else store.next_token_matrix(tokens)
+                ),
+                tree[path]["similarity"].values[1, index][None].astype(np.float64),
+                permutations=49,
+            )
+            assert row["p"] == pytest.approx(p[0], abs=0.03)
+    assert tree["attention"]["signature_similarity"].dims[:2] == ("step", "layer")
+    assert np.isfinite(tree["attention"]["rho_gain"].values).all()
+
+
+@pytest.mark.filterwarnings("ignore:Port 8787 is already in use")  # of another run of the suite
+def test_dask_workers_change_nothing(tmp_path: Path) -> None:
+    paths, store = write_series(tmp_path)
+    here = probe_series(paths, signatures=store, out=tmp_path / "a.zarr", **FEW)
+    there = probe_series(paths, signatures=store, out=tmp_path / "b.zarr", workers=2, **FEW)
+    assert here["direct"] == there["direct"]
+    assert here["ffn"] == there["ffn"]
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    paths, store = write_series(tmp_path, steps=(4,))
+    with CorpusWriter(
+        tmp_path / "c", np.dtype(np.uint16), sidecar={"vocab_size": VOCAB + 3}
+    ) as writer:
+        writer.add_document(np.array([1, 2, 3], np.uint16))
+    with pytest.raises(ValueError, match="vocabulary of 27"):
+        probe_series(paths, signatures=store, corpus=tmp_path / "c", out=tmp_path / "p.zarr", **FEW)
 
 
 def test_every_variable_has_units_and_a_name(tmp_path: Path) -> None:
@@ -92,8 +159,6 @@ def test_resume_measures_only_what_is_missing(
     paths, store = write_series(tmp_path)
     out = tmp_path / "p.zarr"
     whole = probe_series(paths, signatures=store, out=tmp_path / "whole.zarr", **FEW)
-    from probes.megatron import MegatronCheckpoint
-
     honest = MegatronCheckpoint.unembedding
 
     def fails_at_16(self: MegatronCheckpoint, tokens: np.ndarray | None = None) -> np.ndarray:
@@ -118,9 +183,7 @@ def test_resume_does_not_take_measurements_of_other_tokens(tmp_path: Path) -> No
     paths, store = write_series(tmp_path)
     out, work = tmp_path / "p.zarr", tmp_path / "p.zarr.partial"
     probe_series(paths, signatures=store, out=tmp_path / "other.zarr", **FEW)
-    from probes.steps import measure_series
-
-    measure_series([], lambda checkpoint: {}, folder=work, key="")
+    work.mkdir()
     (work / "step_0000000.npz").write_bytes(b"cut short")
     found = probe_series(paths, signatures=store, out=out, resume=True, **FEW)
     assert found["reused_steps"] == 0

@@ -12,7 +12,9 @@ import xarray as xr
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
 from probes.plot import (
+    LAYER_TITLES,
     PATH_TITLES,
+    layer_heatmap,
     number_panels,
     rho_over_steps,
     save_pictures,
@@ -35,6 +37,11 @@ _READ_MATRICES = (
     "order, clustered by signature, so that a block of the first panel seen again in another means "
     "the model treats those tokens alike. The early step is where rho peaks (where it first "
     "passes half of its peak, if it peaks at the end)."
+)
+_READ_LAYERS = (
+    "How to read it: one row for each layer, one column for each checkpoint, in the order of "
+    "training but not to scale. Red: the layer's output for a token alone has the signature's "
+    "geometry; blue: the opposite; a dot: no more than tokens permuted at random."
 )
 _READ_NUMBERS = (
     "How to read it: tokens that read as whole numbers and occur at least 50 times, each row "
@@ -139,8 +146,25 @@ def _curves(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
             image, "svg", name=f"rho_{path}", shows=f"{title}: rho over steps", reading=_READ_CURVES
         )
         advance(1)
+    yield from _layers(trees, figures, advance)
     for label, tree in trees.items():
         yield page.folded(f"Every step of {label} in numbers", _step_table(tree))
+
+
+def _layers(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
+    for path, title in LAYER_TITLES.items():
+        for place, (label, tree) in enumerate(trees.items()):
+            if path not in tree.children:
+                continue
+            name = f"{path}_{place}"
+            yield page.picture(
+                save_pictures(layer_heatmap(tree, path, label), figures, name)["svg"],
+                "svg",
+                name=name,
+                shows=f"{title}: rho by layer and step, {label}",
+                reading=_READ_LAYERS,
+            )
+            advance(1)
 
 
 def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """``staircase probe``: checkpoints against the signatures of their corpus."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,6 +35,26 @@ import click
     help="Gives tokens their text and finds the numbers among them.",
 )
 @click.option(
+    "--corpus",
+    type=click.Path(path_type=Path),
+    metavar="CORPUS",
+    help="Corpus the model reads for the attention path; left out without it.",
+)
+@click.option(
+    "--corpus-tokens",
+    type=click.IntRange(min=2),
+    default=200_000,
+    show_default=True,
+    metavar="N",
+    help="Tokens of it, whole documents from its start.",
+)
+@click.option(
+    "--seq-length",
+    type=click.IntRange(min=1),
+    metavar="L",
+    help="Longest piece the model reads at once  [default: the run's, else 1024]",
+)
+@click.option(
     "--permutations",
     type=click.IntRange(min=1),
     default=999,
@@ -43,6 +64,15 @@ import click
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="probes.zarr", help="Result."
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes of this machine that checkpoints are shared among.",
+)
+@click.option("--scheduler", metavar="tcp://..", help="Dask scheduler to use instead of them.")
 @click.option("--resume", is_flag=True, help="Take up what an interrupted run has measured.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -51,16 +81,23 @@ def probe_command(
     signatures: Path,
     tokens: str,
     tokenizer: Path | None,
+    corpus: Path | None,
+    corpus_tokens: int,
+    seq_length: int | None,
     permutations: int,
     out: Path,
+    workers: int,
+    scheduler: str | None,
     resume: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
     """Compare every checkpoint with the signatures of its corpus.
 
-    CHECKPOINTS are step_* folders, or a run's folder that holds them. The input embedding goes
-    against the next-token signature, the unembedding against the predecessor signature.
+    CHECKPOINTS are step_* folders, a run's folder that holds them, or Hugging Face folders named
+    step... . The input embedding and every layer's FFN go against the next-token signature, the
+    unembedding against the predecessor signature, attention (with --corpus) against the
+    attention-path signature of its layer.
     """
     from probes.probe import probe_series
     from workflows.terminal import print_json, say, terminal_progress
@@ -70,8 +107,13 @@ def probe_command(
         signatures=signatures,
         tokens=tokens,
         tokenizer=tokenizer,
+        corpus=corpus,
+        corpus_tokens=corpus_tokens,
+        seq_length=seq_length,
         permutations=permutations,
         out=out,
+        workers=workers,
+        scheduler=scheduler,
         resume=resume,
         overwrite=overwrite,
         progress=terminal_progress(),
@@ -81,18 +123,25 @@ def probe_command(
     if as_json:
         print_json(result)
         return
-    for path in ("direct", "unembedding"):
-        rows = [row for row in result[path] if row["rho"] == row["rho"]]
-        if rows:
-            best = max(rows, key=lambda row: row["rho"])
-            say(
-                f"{path}: rho {rows[0]['rho']:.3f} at step {rows[0]['step']}, at most "
-                f"{best['rho']:.3f} at step {best['step']} (p = {best['p']:.3f}), "
-                f"{rows[-1]['rho']:.3f} at step {rows[-1]['step']}"
-            )
-        else:
-            say(f"{path}: rho is undefined at every step")
+    for path in ("direct", "unembedding", "ffn", "attention"):
+        if path in result:
+            say(_course(path, result[path]))
     say(f"{out}: written; draw it with `staircase report {out} --out report/`")
+
+
+def _course(path: str, rows: list[dict[str, Any]]) -> str:
+    """Say in a line where rho began, peaked and ended."""
+    defined = [row for row in rows if row["rho"] == row["rho"]]
+    if not defined:
+        return f"{path}: rho is undefined at every step"
+    best = max(defined, key=lambda row: row["rho"])
+    layer = f", layer {best['layer']}" if "layer" in best else ""
+    same = [row for row in defined if row.get("layer") == best.get("layer")]
+    return (
+        f"{path}: rho {same[0]['rho']:.3f} at step {same[0]['step']}, at most {best['rho']:.3f} "
+        f"at step {best['step']} (p = {best['p']:.3f}), {same[-1]['rho']:.3f} at step "
+        f"{same[-1]['step']}{layer}"
+    )
 
 
 def _resumed(out: Path, result: dict[str, object]) -> str:
