@@ -103,6 +103,17 @@ class Question:
             provenance=origin,
         )
 
+    def spec_of_sample(self, entries: int) -> StoreSpec:
+        """Spec of a store that holds some of the counts, never to be completed."""
+        nothing = Totals(tokens=0, documents=0, empty_documents=0, pairs=0, entries=entries)
+        return StoreSpec(
+            kind="next-token",
+            vocab_size=self.vocab_size,
+            vocab_source=self.vocab_source,
+            totals=nothing,
+            parameters={"part": "0/0"},
+        )
+
     def _order_name(self) -> str | None:
         if self.scope.kind == "document":
             return None

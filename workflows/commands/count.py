@@ -149,9 +149,18 @@ def count_command() -> None:
 @input_options
 @scope_options
 @count_options
+@click.option("--dry-run", is_flag=True, help="Predict memory, disk and time only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def next_token(corpus: tuple[Path, ...], out: Path, as_json: bool, **settings: Any) -> None:
+def next_token(
+    corpus: tuple[Path, ...], out: Path, dry_run: bool, as_json: bool, **settings: Any
+) -> None:
     """Count which token follows which in CORPUS (prefixes, files or folders; several as one)."""
+    if dry_run:
+        from signatures.estimate import estimate_next_token
+
+        found = estimate_next_token(corpus, out=out, progress=terminal_progress(), **settings)
+        print_json(found) if as_json else _predict(found)
+        return
     from signatures.count import count_next_token
 
     with _resumable(out):
@@ -175,6 +184,16 @@ def _resumable(out: Path) -> Iterator[None]:
         if (folder := scratch_folder(out)).exists():
             say(f"finished partitions are kept in {folder}; go on with --resume")
         raise
+
+
+def _predict(found: dict[str, Any]) -> None:
+    say(f"{found['tokens']:,} tokens, about {found['entries']:,} distinct pairs")
+    say(f"memory {found['memory_bytes'] / 1e9:.2f} GB with {found['workers']} worker(s)")
+    say(
+        f"disk {found['disk_bytes'] / 1e9:.3f} GB, and {found['scratch_bytes'] / 1e9:.3f} GB of "
+        "scratch until it is complete"
+    )
+    say(f"about {found['seconds']:.0f} s; {'it fits' if found['fits'] else 'it does not fit'}")
 
 
 def _tell(result: dict[str, Any]) -> None:
