@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lm_training import cpu
 from lm_training.config import RunConfig
 from lm_training.data import build_dataset, open_source
+from lm_training.distributed import some_process_group
 from lm_training.folder import ASIDE, ORDER
 from lm_training.megatron_core import BlendedDataset, quiet
 
@@ -96,7 +98,7 @@ def sample_orders(run: RunConfig, first: int, last: int) -> list[SampleOrder]:
     """Return what updates ``first`` + 1 to ``last`` of ``run`` take of each corpus, in order."""
     batch = run.train.global_batch_size
     taken = slice(first * batch, last * batch)
-    with quiet(), _cache(run) as cache:
+    with quiet(), cpu.stand_ins(), some_process_group(seed=run.seed), _cache(run) as cache:
         dataset = build_dataset(run, open_source(run).weights, cache)
         if not isinstance(dataset, BlendedDataset):
             return [_of_corpus(dataset, dataset.shuffle_index[taken])]
