@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corpus.blend import Blend, BlendSource, load_blend
+
 FROM_PRESET = 0
 """Default of a size that ``[model] preset`` fills in; without a preset it must be given."""
 
@@ -70,18 +72,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlendSource:
-    """One corpus of a blend and its share of the samples."""
-
-    corpus: Path
-    weight: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}; a positive number is needed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """Tokens to train on: one corpus, several weighted by size, or a blend with weights.
 
@@ -91,19 +81,24 @@ class DataConfig:
 
     corpus: Path | tuple[Path, ...] = ()
     """Prefix of a .bin/.idx pair, or a list of prefixes: a blend weighted by tokens."""
-    blend: tuple[BlendSource, ...] = ()
+    blend: Path | tuple[BlendSource, ...] = ()
+    """A recipe (``corpus.blend``), or its sources spelled out here."""
     seq_length: int = 4096
     """Inputs of a sample. Not printed by the source."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.blend):
             raise ValueError("give either corpus or blend, not both and not neither")
+        if isinstance(self.blend, Path):
+            object.__setattr__(self, "blend", load_blend(self.blend).source)
+        Blend(source=tuple(BlendSource(corpus=prefix, weight=1.0) for prefix in self.prefixes))
         _at_least_one(self, "seq_length")
 
     @property
     def prefixes(self) -> tuple[Path, ...]:
         """Every .bin/.idx prefix, in order."""
         if self.blend:
+            assert not isinstance(self.blend, Path)  # read when this was made
             return tuple(source.corpus for source in self.blend)
         return self.corpus if isinstance(self.corpus, tuple) else (self.corpus,)
 

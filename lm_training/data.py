@@ -64,6 +64,7 @@ def open_source(run: RunConfig) -> Source:
     together = open_corpus(run.data.prefixes) if len(corpora) > 1 else corpora[0]
     weights: list[float] | None = None
     if run.data.blend:
+        assert not isinstance(run.data.blend, Path)
         weights = [source.weight for source in run.data.blend]
     elif len(corpora) > 1:
         weights = [float(corpus.num_tokens) for corpus in corpora]

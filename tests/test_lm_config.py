@@ -69,6 +69,21 @@ def test_bad_run_files_are_refused(tmp_path, old, new, expected):
         loaded(tmp_path, RUN_FILE.replace(old, new))
 
 
+def test_a_blend_is_a_recipe_or_spelled_out(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[[source]]\ncorpus = "a"\nweight = 2\n[[source]]\ncorpus = "b"\nweight = 1\n'
+    )
+    by_name = loaded(tmp_path, RUN_FILE.replace('corpus = "corpus"', f'blend = "{recipe}"'))
+    assert by_name.data.prefixes == (tmp_path / "a", tmp_path / "b")
+    assert [source.weight for source in by_name.data.blend] == [2.0, 1.0]
+    sources = '{corpus = "a", weight = 2}, {corpus = "b", weight = 1.0}'
+    spelled = loaded(tmp_path, RUN_FILE.replace('corpus = "corpus"', f"blend = [{sources}]"))
+    assert spelled.data.prefixes == (Path("a"), Path("b"))
+    with pytest.raises(ConfigError, match="twice"):
+        loaded(tmp_path, RUN_FILE.replace('"corpus"', '["a", "a"]'))
+
+
 def test_tokens_round_up_to_whole_steps(tmp_path):
     run = loaded(tmp_path, RUN_FILE.replace("steps = 100", "tokens = 100_000"))
     assert run.tokens_per_step == 256 * 128
@@ -156,7 +171,7 @@ def test_learning_rate_warms_up_from_above_zero_and_ends_at_its_floor():
     assert rates[-1] == pytest.approx(run.train.lr * run.train.min_lr_ratio)
     assert rates[59:] == sorted(rates[59:], reverse=True)
     middle = (59 + 599) // 2
-    assert rates[middle] == pytest.approx(run.train.lr * 0.55)
+    assert rates[middle] == pytest.approx(run.train.lr * (1 + run.train.min_lr_ratio) / 2)
 
 
 @pytest.mark.parametrize(("steps", "warmup_ratio"), [(1, 0.03), (1, 0.0), (5, 1.0), (3, 0.5)])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from lm_processes import small_run, write_corpus
 
-from lm_training.config import BlendSource, CheckpointConfig, DataConfig, ParallelConfig
+from corpus.blend import BlendSource
+from lm_training.config import CheckpointConfig, DataConfig, ParallelConfig
 from lm_training.data import Batches, build_dataset, open_source, order_hash
 from lm_training.distributed import process_groups
 from lm_training.megatron_core import quiet

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 from lm_processes import VOCAB_SIZE, small_run, write_corpus
 
+from corpus.blend import BlendSource
 from lm_training import cpu
-from lm_training.config import BlendSource, DataConfig, ParallelConfig
+from lm_training.config import DataConfig, ParallelConfig
 from lm_training.data import Batches, build_dataset, open_source
 from lm_training.distributed import process_groups
 from lm_training.megatron_core import quiet
