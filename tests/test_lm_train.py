@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import lm_training.checkpoint
 from lm_training.checkpoint import CheckpointWriter
 from lm_training.config import CheckpointConfig, LogConfig, ParallelConfig
 from lm_training.folder import CheckpointFormatError, whole_checkpoints
+from lm_training.torch_dist import TorchDistWriter
 from lm_training.train import train
 from lm_training.trainer import DivergedError
 from probes.torch_dist import TorchDistReader
@@ -110,9 +112,16 @@ def test_a_second_run_in_the_process_has_the_same_numbers(finished, tmp_path):
     assert not dist.is_initialized()
 
 
-def test_writing_while_training_leaves_the_same_checkpoints(finished, tmp_path):
-    """The weights move on while the thread writes, so it must write copies."""
+def test_writing_while_training_leaves_the_same_checkpoints(finished, tmp_path, monkeypatch):
+    """The weights move on while the thread writes, here slowly, so it must write copies."""
     run, _, _ = finished
+    write = TorchDistWriter._write
+
+    def write_late(self, plan, planner):
+        time.sleep(0.1)
+        return write(self, plan, planner)
+
+    monkeypatch.setattr(TorchDistWriter, "_write", write_late)
     other = replace(
         run, out=tmp_path / "run", checkpoint=replace(run.checkpoint, asynchronous=True)
     )
