@@ -7,25 +7,24 @@ import click
 from workflows.terminal import print_json, say
 
 
-class _Steps(click.ParamType):
-    """``A:B`` as two integers."""
-
-    name = "A:B"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        first, colon, last = str(value).partition(":")
-        if not colon or not (first.isdecimal() and last.isdecimal()):
-            self.fail(f"found {value!r}; two steps such as 0:128 are needed", param, ctx)
-        return int(first), int(last)
+def _read_steps(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    """Read ``A:B`` as two integers."""
+    if value is None:
+        return None
+    first, _, last = value.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise click.BadParameter(f"found {value!r}; two steps such as 0:128 are needed")
+    return int(first), int(last)
 
 
 @click.command("order")
 @click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
 @click.option(
     "--steps",
-    type=_Steps(),
+    metavar="A:B",
+    callback=_read_steps,
     help="Only what is seen from the checkpoint of step A to that of step B; 0:B is all before B.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="ORDER.npz")
