@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -158,22 +158,24 @@ def _encoded_blocks(
     sources: Sequence[Source], reading: _ReadOptions, encoding: EncodingOptions, workers: int | None
 ) -> Generator[tuple[Block, EncodedBlock], None, None]:
     """Encode every block, in the order of the sources."""
-    workers = _num_workers(sources) if workers is None else workers
-    if workers < 1:
-        raise ValueError(f"{workers} workers: at least 1 is needed")
+    chosen = _num_workers(sources) if workers is None else workers
+    if chosen < 1:
+        raise ValueError(f"{chosen} workers: at least 1 is needed")
     blocks = read_blocks(sources, reading)
-    if workers == 1:
+    if chosen == 1:
+        # Alone by choice is one core; alone for little work is the library's threads.
+        threads = nullcontext if workers is None else one_thread
         encoder = Encoder(encoding)
         for block in blocks:
-            with one_thread():
+            with threads():
                 encoded = encoder.encode(block)
             yield block, encoded
         return
-    with _pool(workers, encoding) as pool:
+    with _pool(chosen, encoding) as pool:
         waiting: deque[tuple[Block, Future[EncodedBlock]]] = deque()
         for block in blocks:
             waiting.append((block, pool.submit(encode_in_worker, block)))
-            if len(waiting) >= _BLOCKS_A_WORKER * workers:
+            if len(waiting) >= _BLOCKS_A_WORKER * chosen:
                 yield _first(waiting)
         while waiting:
             yield _first(waiting)
