@@ -26,7 +26,7 @@ def test_every_stage_leaves_its_output(finished):
     assert names >= expected | {"gamma_0.8", "gamma_0.5", "report", "demo.json"}
     page = Path(result["report"]).read_text(encoding="utf-8")
     assert page.count("data:image/") >= 4
-    assert "src=\"http" not in page
+    assert 'src="http' not in page
     assert not out.with_name("output.partial").exists()
 
 
