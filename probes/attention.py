@@ -102,7 +102,7 @@ def attention_signature(
         )
     decoder = decoder.to(device)
     heads = (spec.num_attention_heads,) if per_head else ()
-    shape = (spec.num_layers, *heads, len(anchors_n), len(sample.labels))
+    shape = (spec.num_layers, *heads, len(sample.labels), len(anchors_n))
     gathered = torch.zeros(shape, dtype=torch.float64, device=device)
     anchors = torch.from_numpy(anchors_n).to(device)
     with torch.inference_mode():
@@ -112,7 +112,8 @@ def attention_signature(
             for layer, (_, weights_BASS) in enumerate(decoder.states(inputs)):
                 attention = weights_BASS if per_head else weights_BASS.mean(1, keepdim=True)
                 _gather(gathered[layer], attention, is_anchor, columns, per_head=per_head)
-    return AttentionSignature(weights=gathered.cpu().numpy(), labels=sample.labels)
+    weights = gathered.transpose(-1, -2).cpu().numpy()
+    return AttentionSignature(weights=weights, labels=sample.labels)
 
 
 def _gather(
@@ -124,7 +125,7 @@ def _gather(
     kept = columns_BS != _NO_LABEL
     for head in range(mass_BASn.shape[1]):
         target = into[head] if per_head else into
-        target.index_add_(1, columns_BS[kept], mass_BASn[:, head][kept].T.double())
+        target.index_add_(0, columns_BS[kept], mass_BASn[:, head][kept].double())
 
 
 def _batches(sample: Sample, num_heads: int) -> Iterator[tuple[Tensor, Tensor]]:
