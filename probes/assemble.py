@@ -16,24 +16,14 @@ from scipy.spatial.distance import squareform
 from corpus.progress import SILENT, Progress
 from probes.components import Components, align_signs
 from probes.measure import Measured, Reference
+from probes.reliability import Reliability
 from probes.results import dataset
 from probes.similarity import FloatArray
-from probes.statistics import bootstrap_rho, interval, mantel_p
+from probes.statistics import bootstrap_rho, interval, mantel_p, measured_coverage
 
 IntArray = npt.NDArray[np.int64]
-_SCALARS = (
-    "rho",
-    "spearman",
-    "mse",
-    "one_minus_mse",
-    "baseline_mse",
-    "rho_centred",
-    "rho_mean_removed",
-    "mean_similarity",
-    "num_pairs",
-    "num_undefined",
-)
 _LARGEST_ORDERED = 500
+_NULL_FEATURES = 128
 _LAYERED = ("step", "layer", "token", "token_2")
 
 
@@ -70,10 +60,12 @@ def path_group(
     reference: Reference,
     axis: TokenAxis,
     draws: Draws,
+    reliability: Reliability | None = None,
 ) -> xr.Dataset:
     """Return the group of one path: metrics over steps, similarities, principal coordinates."""
     series_Tnn = np.stack([step["similarity"] for step in measured])
-    scalars = {name: (("step",), [step[name] for step in measured]) for name in _SCALARS}
+    names = [name for name, values in measured[0].items() if values.ndim == 0]
+    scalars = {name: (("step",), [step[name] for step in measured]) for name in names}
     components = Components(
         coordinates=align_signs(np.stack([step["pca"] for step in measured])),
         explained=np.stack([step["explained_variance"] for step in measured]),
@@ -82,6 +74,7 @@ def path_group(
         {
             **scalars,
             **_chance(reference.similarity, series_Tnn, scalars["rho"][1], draws),
+            **_of_signature(reference.similarity, reliability, draws),
             "similarity": (("step", "token", "token_2"), series_Tnn.astype(np.float32)),
             **_component_variables(components, reference.components, "token"),
             "signature_similarity": (("token", "token_2"), reference.similarity),
@@ -241,6 +234,21 @@ def _chance(
         "fall": ((), fall),
         "fall_interval": (("bound",), np.stack(interval(fall_B), axis=-1)),
     }
+
+
+def _of_signature(
+    signature_nn: FloatArray, reliability: Reliability | None, draws: Draws
+) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Return what holds for every step: coverage of the interval, and the ceiling of rho."""
+    coverage = measured_coverage(signature_nn, num_features=_NULL_FEATURES, seed=draws.seed)
+    found: dict[str, tuple[tuple[str, ...], Any]] = {"null_coverage": ((), coverage)}
+    if reliability is not None:
+        found |= {
+            "half_correlation": ((), reliability.half_correlation),
+            "reliability": ((), reliability.whole),
+            "ceiling": ((), reliability.ceiling),
+        }
+    return found
 
 
 def _chance_of(

@@ -17,6 +17,7 @@ from probes.assemble import Draws, TokenAxis, neighbor_group, number_group, path
 from probes.checkpoints import Checkpoint
 from probes.components import Components, principal_components
 from probes.measure import NUM_COMPONENTS, Measured, Reference, measure_rows
+from probes.reliability import Reliability, split_half
 from probes.similarity import cosines_between, unit_rows
 from probes.tokens import TokenTexts
 from signatures.store import Signatures, top_tokens
@@ -38,6 +39,8 @@ class EmbeddingProbe:
     references: Mapping[str, Reference]
     number_axis: TokenAxis
     number_components: Components
+    reliabilities: Mapping[str, Reliability]
+    """Of the signatures; empty when the store holds no halves."""
 
     @classmethod
     def prepare(
@@ -53,10 +56,11 @@ class EmbeddingProbe:
         numbers = _frequent_numbers(texts, counts_V)
         with progress.stage("signatures of the probed tokens", 3, "reads") as advance:
             next_rows = store.next_token_matrix(tokens)
+            before_rows = store.predecessor_matrix(tokens)
             advance(1)
             references = {
-                "direct": Reference.of(next_rows),
-                "unembedding": Reference.of(store.predecessor_matrix(tokens)),
+                "direct": Reference.of_counts(next_rows, tokens, counts_V),
+                "unembedding": Reference.of_counts(before_rows, tokens, counts_V),
             }
             advance(1)
             components = principal_components(
@@ -69,6 +73,7 @@ class EmbeddingProbe:
             references=references,
             number_axis=axis(numbers),
             number_components=components,
+            reliabilities=_reliabilities(store, tokens),
         )
 
     def key(self) -> str:
@@ -110,6 +115,7 @@ class EmbeddingProbe:
                     reference=reference,
                     axis=self.axis,
                     draws=draws,
+                    reliability=self.reliabilities.get(path),
                 )
                 advance(1)
         if len(self.number_axis.tokens) >= _FEWEST_NUMBERS:
@@ -120,6 +126,16 @@ class EmbeddingProbe:
                 axis=self.number_axis,
             )
         return groups
+
+
+def _reliabilities(store: Signatures, tokens: IntArray) -> dict[str, Reliability]:
+    if not store.spec.parameters.get("halves"):
+        return {}
+    even, odd = store.half("even"), store.half("odd")
+    return {
+        "direct": split_half(even.next_token_matrix(tokens), odd.next_token_matrix(tokens)),
+        "unembedding": split_half(even.predecessor_matrix(tokens), odd.predecessor_matrix(tokens)),
+    }
 
 
 def nearest_tokens(store: Signatures, axis: TokenAxis, texts: TokenTexts) -> xr.Dataset:

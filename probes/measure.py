@@ -4,11 +4,13 @@ Shapes: n tokens, H features, K components.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from probes.components import Components, principal_components
 from probes.similarity import (
@@ -18,8 +20,12 @@ from probes.similarity import (
     common_mean_removed_matrix,
     compare,
     cosine_matrix,
+    debiased_cka,
     off_diagonal,
 )
+from probes.statistics import partial_rho
+from probes.transforms import positive_pmi, square_root
+from probes.vocabulary import IntArray
 
 NUM_COMPONENTS = 4
 Measured = dict[str, npt.NDArray[Any]]
@@ -35,6 +41,12 @@ class Reference:
     mean_removed: FloatArray
     """Each row less the mean row."""
     components: Components
+    rows: Rows | None = None
+    """Kept for CKA."""
+    transformed: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Similarity under other readings of the signature, by name."""
+    log_occurrences: FloatArray | None = None
+    """Of each token; held fixed by the partial correlation."""
 
     @classmethod
     def of(cls, rows_nH: Rows) -> "Reference":
@@ -44,6 +56,22 @@ class Reference:
             centred=centred_cosine_matrix(rows_nH),
             mean_removed=common_mean_removed_matrix(rows_nH),
             components=principal_components(rows_nH, NUM_COMPONENTS),
+        )
+
+    @classmethod
+    def of_counts(
+        cls, rows_nV: csr_array[Any], tokens_n: IntArray, counts_V: IntArray
+    ) -> "Reference":
+        """Compute it from probabilities, with all that occurrences of tokens make possible."""
+        transformed = {
+            "square_root": cosine_matrix(square_root(rows_nV)),
+            "ppmi": cosine_matrix(positive_pmi(rows_nV, counts_V)),
+        }
+        return replace(
+            cls.of(rows_nV),
+            rows=rows_nV,
+            transformed=transformed,
+            log_occurrences=np.log(np.maximum(counts_V[tokens_n], 1)),
         )
 
     def fingerprint(self) -> str:
@@ -70,6 +98,14 @@ def measure_rows(rows_nH: Rows, reference: Reference) -> Measured:
         "num_pairs": raw.num_pairs,
         "num_undefined": raw.num_undefined,
     }
+    for name, transformed_nn in reference.transformed.items():
+        scalars[f"rho_{name}"] = compare(similarity_nn, transformed_nn).pearson
+    if reference.log_occurrences is not None:
+        scalars["rho_partial"] = partial_rho(
+            similarity_nn, reference.similarity, reference.log_occurrences
+        )
+    if reference.rows is not None:
+        scalars["cka"] = debiased_cka(np.asarray(rows_nH, np.float64), reference.rows)
     return {name: np.asarray(value) for name, value in scalars.items()} | {
         "similarity": similarity_nn,
         "pca": components.coordinates,

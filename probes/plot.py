@@ -80,7 +80,7 @@ def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Fig
         losses.tick_params(axis="y", colors=FAINT)
         losses.set_visible(losses.has_data())
         figure.legend(
-            handles=_rho_legend(runs, losses.has_data()),
+            handles=_rho_legend(runs, path, losses.has_data()),
             loc="outside lower center",
             ncols=min(4, len(runs) + 2),
             frameon=False,
@@ -91,6 +91,8 @@ def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Fig
 def _draw_rho(axes: Axes, group: xr.Dataset, place: int) -> None:
     colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
     steps, rho = group["step"].values, group["rho"].values
+    if "ceiling" in group:
+        axes.axhline(float(group["ceiling"].values), color=colour, linewidth=0.8, linestyle="--")
     low, high = group["rho_interval"].values.T
     axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(steps, rho, color=colour, linewidth=1.8)
@@ -108,7 +110,7 @@ def _draw_rho(axes: Axes, group: xr.Dataset, place: int) -> None:
 
 
 def _draw_loss(axes: Axes, training: xr.Dataset, place: int) -> None:
-    style = ("--", ":", "-.")[place % 3]
+    style = (":", (0, (4, 1.5)), "-.")[place % 3]
     axes.plot(
         training["train_step"].values,
         training["loss"].values,
@@ -119,7 +121,7 @@ def _draw_loss(axes: Axes, training: xr.Dataset, place: int) -> None:
     )
 
 
-def _rho_legend(runs: Mapping[str, xr.DataTree], with_loss: bool) -> list[Line2D]:
+def _rho_legend(runs: Mapping[str, xr.DataTree], path: str, with_loss: bool) -> list[Line2D]:
     handles = [
         Line2D(
             [],
@@ -131,7 +133,9 @@ def _rho_legend(runs: Mapping[str, xr.DataTree], with_loss: bool) -> list[Line2D
         for place, label in enumerate(runs)
     ]
     if with_loss:
-        handles.append(Line2D([], [], color=FAINT, linestyle="--", label="loss (right axis)"))
+        handles.append(Line2D([], [], color=FAINT, linestyle=":", label="loss (right axis)"))
+    if any("ceiling" in _group(results, path) for results in runs.values()):
+        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="ceiling"))
     hollow = Line2D(
         [],
         [],

@@ -30,7 +30,19 @@ from signatures.schedule import open_runner
 from signatures.store import Signatures, open_signatures
 
 PATHS = ("direct", "unembedding", "ffn", "attention")
-_COLUMNS = ("rho", "spearman", "p", "mse", "rho_centred", "rho_mean_removed", "rho_gain")
+_COLUMNS = (
+    "rho",
+    "spearman",
+    "p",
+    "mse",
+    "rho_centred",
+    "rho_mean_removed",
+    "rho_partial",
+    "rho_square_root",
+    "rho_ppmi",
+    "cka",
+    "rho_gain",
+)
 _SEQ_LENGTH = 1024
 
 

@@ -48,6 +48,16 @@ VARIABLES: Mapping[str, Variable] = {
     "baseline_mse": Variable(long_name="mse of the best constant prediction"),
     "rho_centred": Variable(long_name="rho of cosines after each row lost its own mean"),
     "rho_mean_removed": Variable(long_name="rho of cosines after the mean row was removed"),
+    "rho_square_root": Variable(long_name="rho against square roots of the signature"),
+    "rho_ppmi": Variable(long_name="rho against positive pointwise mutual information"),
+    "rho_partial": Variable(long_name="rho with log occurrences of both tokens held fixed"),
+    "cka": Variable(long_name="linear CKA of rows and signature rows, debiased"),
+    "null_coverage": Variable(
+        long_name="measured coverage of the 95 % interval for random embeddings, whose rho is 0"
+    ),
+    "half_correlation": Variable(long_name="rho between signatures of even and of odd documents"),
+    "reliability": Variable(long_name="split-half reliability of the signature (Spearman-Brown)"),
+    "ceiling": Variable(long_name="most that rho can be expected to reach, root of reliability"),
     "rho_gain": Variable(long_name="rho when rows take the gain of the attention norm first"),
     "mean_similarity": Variable(long_name=f"mean {_COSINE} of different tokens"),
     "num_pairs": Variable(long_name="pairs of tokens compared", units="pairs"),

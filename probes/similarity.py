@@ -112,6 +112,40 @@ def compare(one_nn: FloatArray, other_nn: FloatArray) -> Comparison:
     )
 
 
+def debiased_cka(one_nH: Rows, other_nV: Rows) -> float:
+    """Linear CKA of two sets of rows for the same tokens, unbiased; NaN when a side is constant.
+
+    Source: Kornblith et al., arXiv:1905.00414, with the estimator of HSIC of Song et al. (2012),
+    whose expectation is 0 for rows that have nothing in common, however many columns there are.
+    """
+    kept_n = np.asarray(np.isfinite(dense_rows(one_nH)).all(axis=1))
+    grams = [_hollow_gram(rows, kept_n) for rows in (one_nH, other_nV)]
+    if kept_n.sum() < 4:
+        return float("nan")
+    cross, own, others = (_hsic(*pair) for pair in ((grams[0], grams[1]), (grams[0], grams[0]),
+                                                    (grams[1], grams[1])))  # fmt: skip
+    scale = own * others
+    return float(cross / np.sqrt(scale)) if scale > 0 else float("nan")
+
+
+def _hollow_gram(rows: Rows, kept_n: npt.NDArray[np.bool_]) -> FloatArray:
+    """Inner products of the kept rows, scaled to a largest of 1, with an empty diagonal."""
+    gram = dense_rows(rows @ rows.T)[np.ix_(kept_n, kept_n)]
+    np.fill_diagonal(gram, 0.0)
+    return gram / max(float(np.abs(gram).max(initial=0.0)), np.finfo(np.float64).tiny)
+
+
+def _hsic(one_nn: FloatArray, other_nn: FloatArray) -> float:
+    """Unbiased HSIC, but for the factor n (n - 3) that cancels in CKA."""
+    n = len(one_nn)
+    one_n, other_n = one_nn.sum(axis=0), other_nn.sum(axis=0)
+    return float(
+        (one_nn * other_nn).sum()
+        + one_n.sum() * other_n.sum() / ((n - 1) * (n - 2))
+        - 2 * (one_n * other_n).sum() / (n - 2)
+    )
+
+
 def pearson(one_P: FloatArray, other_P: FloatArray) -> float:
     """Pearson's correlation of two vectors of similarities; NaN when one is constant."""
     if is_constant(one_P) or is_constant(other_P):

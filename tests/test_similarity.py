@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from probes.similarity import (
     compare,
     cosine_matrix,
     cosines_between,
+    debiased_cka,
     off_diagonal,
     pearson,
     spearman,
@@ -164,3 +167,30 @@ def test_a_series_of_components_keeps_its_signs() -> None:
     last = rows(4, (6, 2))
     flipped = np.stack([last * [1, -1], last * [-1, 1], last])
     np.testing.assert_allclose(align_signs(flipped), np.stack([last] * 3))
+
+
+def test_cka_agrees_with_a_sum_over_quadruples() -> None:
+    """HSIC without bias is a mean over quadruples of different rows (Song et al. 2012)."""
+    one, other = rows(1, (6, 3)), rows(2, (6, 4))
+
+    def hsic(left: np.ndarray, right: np.ndarray) -> float:
+        k, m = left @ left.T, right @ right.T
+        terms = [
+            k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q])
+            for i, j, q, r in itertools.permutations(range(6), 4)
+        ]
+        return float(np.mean(terms))
+
+    expected = hsic(one, other) / np.sqrt(hsic(one, one) * hsic(other, other))
+    assert debiased_cka(one, other) == pytest.approx(expected)
+    assert debiased_cka(one, csr_array(other)) == pytest.approx(expected)
+    assert debiased_cka(one, 3 * one + 0.0) == pytest.approx(1)
+
+
+def test_cka_of_equal_rows_is_undefined() -> None:
+    assert np.isnan(debiased_cka(np.full((6, 3), 0.1), rows(1, (6, 2))))
+
+
+def test_cka_of_unrelated_rows_is_zero_on_average() -> None:
+    found = [debiased_cka(rows(s, (12, 50)), rows(s + 900, (12, 50))) for s in range(200)]
+    assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(200)

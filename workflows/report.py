@@ -30,7 +30,20 @@ _READ_CURVES = (
     "How to read it: rho is 0 when the geometry of the model's rows has nothing of the "
     "signature's, and 1 when the pairwise cosines are in proportion. The band is the 95 % interval "
     "when tokens are drawn anew; hollow markers are steps where tokens permuted at random do as "
-    "well in more than 1 of 20 cases. Thin lines: training loss, right axis."
+    "well in more than 1 of 20 cases. Ceiling: what the finite corpus allows, from its two halves. "
+    "Thin lines: training loss, right axis."
+)
+_STEP_COLUMNS = (
+    "rho",
+    "spearman",
+    "p",
+    "one_minus_mse",
+    "rho_centred",
+    "rho_mean_removed",
+    "rho_partial",
+    "rho_square_root",
+    "rho_ppmi",
+    "cka",
 )
 _READ_MATRICES = (
     "How to read it: each cell is the cosine of two tokens. All panels have the tokens in one "
@@ -194,8 +207,8 @@ def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> 
 
 
 def _step_table(tree: xr.DataTree) -> str:
-    columns = ("rho", "spearman", "p", "one_minus_mse", "rho_centred", "rho_mean_removed")
     group: xr.Dataset = tree.children["direct"].to_dataset().load()
+    columns = [name for name in _STEP_COLUMNS if name in group]
     header = ["step", *columns, "rho, 95 % interval"]
     rows = [
         [f"{int(step):,}"]
@@ -207,10 +220,28 @@ def _step_table(tree: xr.DataTree) -> str:
         "Input embedding against next-token signature. spearman: rank correlation. p: one-sided, "
         "tokens permuted. one_minus_mse: 1 less the mean squared difference of the cosines. "
         "rho_centred: after each row lost its own mean. rho_mean_removed: after the mean row was "
-        "taken from all.",
+        "taken from all. rho_partial: log occurrences of both tokens held fixed. rho_square_root, "
+        "rho_ppmi: other readings of the signature. cka: linear, debiased. "
+        + _signature_note(group),
         "faint",
     )
     return note + page.table(header, rows, numbers=range(len(header)))
+
+
+def _signature_note(group: xr.Dataset) -> str:
+    """Say what holds for all steps: coverage of the interval, and the ceiling with its origin."""
+    covered = 100 * float(group["null_coverage"].values)
+    note = (
+        f"The interval held the true value in {covered:.0f} % of random embeddings, whose rho is 0."
+    )
+    if "ceiling" in group:
+        note += (
+            f" Signatures of even and odd documents correlate at "
+            f"{_number(group['half_correlation'].values)}, so the signature's reliability is "
+            f"{_number(group['reliability'].values)} (Spearman-Brown) and its square root "
+            f"{_number(group['ceiling'].values)} the most that rho can be expected to reach."
+        )
+    return note
 
 
 def _tables(trees: Mapping[str, xr.DataTree]) -> Iterator[str]:
