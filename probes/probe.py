@@ -22,7 +22,9 @@ from probes.assemble import Draws, training_group
 from probes.attention import Sample, take_sample
 from probes.checkpoints import Checkpoint, LayeredCheckpoint, open_series
 from probes.embeddings import EmbeddingProbe, nearest_tokens
+from probes.first_order import FirstOrderProbe
 from probes.layer_probes import AttentionProbe, FfnProbe
+from probes.projection import ProjectionOptions
 from probes.results import open_results, save
 from probes.steps import PathProbe, measure_series
 from probes.tokens import TokenTexts
@@ -57,6 +59,7 @@ def probe_series(
     resamples: int = 1000,
     seed: int = 0,
     train_log: Path | None = None,
+    first_order: Path | None = None,
     corpus: Path | None = None,
     corpus_tokens: int = 200_000,
     seq_length: int | None = None,
@@ -87,6 +90,8 @@ def probe_series(
         Of the permutation p and of the intervals.
     train_log : Path, optional
         ``train.jsonl`` of the run; looked for beside ``checkpoints/`` unless given.
+    first_order : Path, optional
+        A first-order store of the same corpus, for the first-order probe.
     corpus : Path, optional
         Corpus whose first ``corpus_tokens`` tokens, in pieces of ``seq_length`` (that of the run,
         else 1,024), the model reads for the attention path.
@@ -117,15 +122,19 @@ def probe_series(
     series = open_series(checkpoint_paths, vocab_size=texts.vocab_size)
     store = open_signatures(signatures)
     check_belonging(series, store, tokenizer)
+    work = out.with_name(out.name + ".partial")
+    if not resume:
+        shutil.rmtree(work, ignore_errors=True)
     probes: list[PathProbe] = [embedding := EmbeddingProbe.prepare(store, tokens, texts, progress)]
     if series[0].num_layers:
         probes.append(FfnProbe(axis=embedding.axis, reference=embedding.references["direct"]))
     if corpus is not None:
         sample = _sample(corpus, series[-1], num_tokens=corpus_tokens, seq_length=seq_length)
         probes.append(AttentionProbe(axis=embedding.axis, sample=sample))
-    work = out.with_name(out.name + ".partial")
-    if not resume:
-        shutil.rmtree(work, ignore_errors=True)
+    if first_order is not None:
+        check_belonging(series, open_signatures(first_order), tokenizer, kind="first-order")
+        options = ProjectionOptions(seed=seed)
+        probes.append(FirstOrderProbe.prepare(first_order, work, options, progress))
     with open_runner(workers, scheduler) as runner:
         measured, reused = measure_series(
             series, probes, folder=work, runner=runner, progress=progress
@@ -138,7 +147,9 @@ def probe_series(
     if log := _train_log(train_log, series):
         groups["training"] = training_group(log)
     record = _record(series, store, which=tokens, draws=draws, tokenizer=tokenizer)
-    record |= {"sample": probes[-1].describe()} if isinstance(probes[-1], AttentionProbe) else {}
+    for probe in probes:
+        if isinstance(probe, AttentionProbe | FirstOrderProbe):
+            record[type(probe).__name__] = probe.describe()
     if out.exists():
         shutil.rmtree(out)
     save(groups, record, out)
@@ -148,11 +159,19 @@ def probe_series(
 
 def summary(results: xr.DataTree) -> dict[str, Any]:
     """Return what ``staircase probe --json`` prints: a row for each step (and layer) of a path."""
-    return {
+    rows = {
         path: _rows(results.children[path].to_dataset())
         for path in PATHS
         if path in results.children
     }
+    if "first_order" in results.children:
+        group: xr.Dataset = results.children["first_order"].to_dataset().mean("split")
+        names = ("heldout_mse", "baseline_mse", "heldout_rho", "shuffled_mse", "random_mse")
+        rows["first_order"] = [
+            {"step": int(step)} | {name: float(group[name].values[place]) for name in names}
+            for place, step in enumerate(group["step"].values)
+        ]
+    return rows
 
 
 def _rows(group: xr.Dataset) -> list[dict[str, Any]]:
@@ -168,15 +187,19 @@ def _rows(group: xr.Dataset) -> list[dict[str, Any]]:
 
 
 def check_belonging(
-    series: Sequence[Checkpoint], store: Signatures, tokenizer: Path | None
+    series: Sequence[Checkpoint],
+    store: Signatures,
+    tokenizer: Path | None,
+    *,
+    kind: str = "next-token",
 ) -> None:
     """Refuse checkpoints, a store and a tokenizer of different vocabularies, by name.
 
     A V that the store took from the largest id is a lower bound, not a mismatch.
     """
     model, spec = series[0], store.spec
-    if spec.kind != "next-token":
-        raise ValueError(f"the store holds {spec.kind} counts, next-token counts are needed")
+    if spec.kind != kind:
+        raise ValueError(f"{store.where}: {spec.kind} counts found, {kind} counts are needed")
     lower_bound = spec.vocab_source == "largest-id"
     if spec.vocab_size > model.vocab_size or (
         spec.vocab_size != model.vocab_size and not lower_bound

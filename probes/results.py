@@ -64,6 +64,15 @@ VARIABLES: Mapping[str, Variable] = {
     "num_undefined": Variable(
         long_name="pairs left out, a row of theirs being zero or not finite", units="pairs"
     ),
+    "split": Variable(long_name="draw of training and held-out anchors", units="index"),
+    "heldout_mse": Variable(long_name="first-order probe, mse on pairs of held-out anchors"),
+    "heldout_rho": Variable(long_name="first-order probe, rho on pairs of held-out anchors"),
+    "training_mse": Variable(long_name="first-order probe, mse on pairs of training anchors"),
+    "sketch_mse": Variable(long_name="held-out mse as the sketch has it; heldout_mse is exact"),
+    "shuffled_mse": Variable(long_name="held-out mse when fitted to shuffled anchors"),
+    "random_mse": Variable(long_name="held-out mse of a random v"),
+    "ones_mse": Variable(long_name="held-out mse of v = 1"),
+    "unigram_mse": Variable(long_name="held-out mse of v = share of each context token"),
     "fall": Variable(long_name="rho at its peak less rho at the last step"),
     "fall_interval": Variable(long_name="95 % interval of fall under resampling of tokens"),
     "similarity": Variable(long_name=f"{_COSINE} of the model's rows"),
@@ -125,7 +134,7 @@ def save(groups: Mapping[str, xr.Dataset], record: Mapping[str, Any], path: Path
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def open_results(path: Path) -> xr.DataTree:
+def open_results(path: Path | str) -> xr.DataTree:
     """Open a saved result, lazily.
 
     Raises
@@ -133,6 +142,7 @@ def open_results(path: Path) -> xr.DataTree:
     ResultFormatError
         No result at ``path``, or one of another version.
     """
+    path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; a probes.zarr is needed")
     try:

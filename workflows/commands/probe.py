@@ -35,6 +35,12 @@ import click
     help="Gives tokens their text and finds the numbers among them.",
 )
 @click.option(
+    "--first-order",
+    type=click.Path(path_type=Path),
+    metavar="STORE",
+    help="First-order store of the corpus, for the first-order probe.",
+)
+@click.option(
     "--corpus",
     type=click.Path(path_type=Path),
     metavar="CORPUS",
@@ -81,6 +87,7 @@ def probe_command(
     signatures: Path,
     tokens: str,
     tokenizer: Path | None,
+    first_order: Path | None,
     corpus: Path | None,
     corpus_tokens: int,
     seq_length: int | None,
@@ -107,6 +114,7 @@ def probe_command(
         signatures=signatures,
         tokens=tokens,
         tokenizer=tokenizer,
+        first_order=first_order,
         corpus=corpus,
         corpus_tokens=corpus_tokens,
         seq_length=seq_length,
@@ -126,6 +134,12 @@ def probe_command(
     for path in ("direct", "unembedding", "ffn", "attention"):
         if path in result:
             say(_course(path, result[path]))
+    if "first_order" in result:
+        last = result["first_order"][-1]
+        say(
+            f"first order: held-out mse {last['heldout_mse']:.4f} at step {last['step']}, constant "
+            f"mean {last['baseline_mse']:.4f}, shuffled anchors {last['shuffled_mse']:.4f}"
+        )
     say(f"{out}: written; draw it with `staircase report {out} --out report/`")
 
 

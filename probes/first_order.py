@@ -1,0 +1,169 @@
+"""The first-order probe over a series: fit, controls and exact scores at every checkpoint.
+
+Shapes: A anchors, C context tokens, R rows of the sketch, N splits.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from corpus.progress import Progress
+from probes.assemble import Draws
+from probes.checkpoints import LayeredCheckpoint
+from probes.measure import Measured
+from probes.projection import (
+    ProjectionOptions,
+    constant_mse,
+    control_vectors,
+    fit,
+    label_sketch,
+    make_splits,
+    project_exactly,
+    score,
+)
+from probes.results import dataset
+from probes.similarity import FloatArray, cosine_matrix
+from probes.vocabulary import IntArray
+from signatures.store import Signatures, open_signatures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOrderProbe:
+    """A first-order store and its sketch, both read by each task from disk."""
+
+    store: Path
+    sketch: Path
+    anchors: IntArray
+    options: ProjectionOptions
+
+    @classmethod
+    def prepare(
+        cls, store: Path, folder: Path, options: ProjectionOptions, progress: Progress
+    ) -> "FirstOrderProbe":
+        """Sketch the store into ``folder``, unless the same sketch lies there already."""
+        opened = open_signatures(store)
+        if opened.spec.kind != "first-order":
+            raise ValueError(
+                f"{store}: {opened.spec.kind} counts found, first-order counts are needed"
+            )
+        probe = cls(
+            store=store, sketch=folder / "sketch.npy", anchors=opened.anchors, options=options
+        )
+        probe = cls(
+            store=store,
+            sketch=folder / f"sketch_{probe.digest()[:16]}.npy",
+            anchors=opened.anchors,
+            options=options,
+        )
+        make_splits(len(probe.anchors), options)
+        if not probe.sketch.exists():
+            probe._write_sketch(opened, progress)
+        return probe
+
+    def digest(self) -> str:
+        """Hash of the store's description, the anchors and the options."""
+        spec = open_signatures(self.store).spec.to_attribute()
+        text = repr((sorted(spec.items(), key=str), sorted(asdict(self.options).items())))
+        return hashlib.sha256(text.encode() + self.anchors.tobytes()).hexdigest()
+
+    def key(self) -> str:
+        """Hash of all that a measurement depends on besides the checkpoint."""
+        return "first-order " + self.digest()
+
+    def measure(self, checkpoint: LayeredCheckpoint) -> dict[str, Measured]:
+        """Fit v on every split, and score it and the controls exactly on held-out anchors."""
+        similarity_AA = cosine_matrix(checkpoint.input_embedding(self.anchors))
+        sketch_ARC = np.load(self.sketch, mmap_mode="c")
+        splits = make_splits(len(self.anchors), self.options)
+        fitted = [
+            fit(sketch_ARC, similarity_AA, split.training, options=self.options) for split in splits
+        ]
+        shuffled = [
+            fit(sketch_ARC, _shuffled(similarity_AA, number), split.training, options=self.options)
+            for number, split in enumerate(splits)
+        ]
+        exact = self._exact(np.stack([*fitted, *shuffled, *self._controls().values()]))
+        rows = []
+        for number, split in enumerate(splits):
+            held_out, rho = score(exact[number], similarity_AA, split.held_out)
+            sketched = np.einsum("arc,c->ar", sketch_ARC, fitted[number]).astype(np.float64)
+            row = {
+                "heldout_mse": held_out,
+                "heldout_rho": rho,
+                "training_mse": score(exact[number], similarity_AA, split.training)[0],
+                "sketch_mse": score(sketched, similarity_AA, split.held_out)[0],
+                "baseline_mse": constant_mse(similarity_AA, split),
+                "shuffled_mse": score(exact[len(splits) + number], similarity_AA, split.held_out)[
+                    0
+                ],
+            }
+            for name, projected in zip(self._controls(), exact[2 * len(splits) :], strict=True):
+                row[f"{name}_mse"] = score(projected, similarity_AA, split.held_out)[0]
+            rows.append(row)
+        names = rows[0].keys()
+        return {"first_order": {name: np.array([row[name] for row in rows]) for name in names}}
+
+    def groups(
+        self,
+        measured: Sequence[Mapping[str, Measured]],
+        steps: IntArray,
+        draws: Draws,
+        progress: Progress,
+    ) -> dict[str, xr.Dataset]:
+        """Return the group ``first_order``."""
+        series = [step["first_order"] for step in measured]
+        group = dataset(
+            {
+                name: (("step", "split"), np.stack([step[name] for step in series]))
+                for name in series[0]
+            },
+            {"step": ("step", steps), "split": ("split", np.arange(self.options.splits))},
+        )
+        return {"first_order": group}
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the provenance."""
+        spec = open_signatures(self.store).spec.to_attribute()
+        return {"options": asdict(self.options), "store": spec, "anchors": self.anchors.tolist()}
+
+    def _controls(self) -> Mapping[str, Any]:
+        """Vectors that no fitting chose; the unigram one from how often a context was present."""
+        present_C = np.load(self.sketch.with_suffix(".present.npy"))
+        return control_vectors(present_C, seed=self.options.seed)
+
+    def _exact(self, vectors_NC: Any) -> list[FloatArray]:
+        store = open_signatures(self.store)
+        return project_exactly(store.first_order, self.anchors.tolist(), vectors_NC)
+
+    def _write_sketch(self, store: Signatures, progress: Progress) -> None:
+        present_C = np.zeros(len(store.context_tokens))
+        with progress.stage("sketch of the labels", len(self.anchors), "anchors") as advance:
+
+            def read(anchor: int) -> Any:
+                joint = store.first_order(anchor)
+                present_C[:] += np.asarray(joint.sum(axis=0)).ravel()
+                advance(1)
+                return joint
+
+            sketch = label_sketch(
+                read,
+                self.anchors.tolist(),
+                num_labels=store.spec.vocab_size,
+                options=self.options,
+            )
+        self.sketch.parent.mkdir(parents=True, exist_ok=True)
+        np.save(self.sketch.with_suffix(".present.npy"), present_C)
+        partial = self.sketch.with_suffix(".writing.npy")
+        np.save(partial, sketch)
+        partial.rename(self.sketch)
+
+
+def _shuffled(similarity_AA: FloatArray, seed: int) -> FloatArray:
+    """Give every anchor the similarities of another: what fitting finds where nothing is."""
+    order = np.random.default_rng(seed).permutation(len(similarity_AA))
+    return np.asarray(similarity_AA[np.ix_(order, order)])
