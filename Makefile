@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: demo test lint types contracts suite kernels-interpreted clean
+.PHONY: demo test lint types contracts suite kernels-interpreted browser-test clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -35,6 +35,11 @@ suite: $(STAMP)
 # The same kernel tests with the compiler off: a wrong type or index shows in one of the two.
 kernels-interpreted: $(STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m kernel
+
+# The report in a real browser; Debian's chromium is installed when there is none.
+browser-test: $(STAMP)
+	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-noto-cjk)
+	$(BIN)/python -m pytest tests/browser/check_report.py
 
 clean:
 	rm -rf $(VENV) demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -182,12 +182,13 @@ def aligned_vector(
     lanczos: Any = eigsh
     operator = LinearOperator((num_context, num_context), matvec=form, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=num_context)
-    vectors: Any
+    found: Any = None
     try:  # a rough eigenvector will do, each product costs two passes
-        _, vectors = lanczos(operator, k=1, which="LA", v0=start, ncv=8, maxiter=2, tol=0.1)
+        found = lanczos(operator, k=1, which="LA", v0=start, ncv=8, maxiter=2, tol=0.1)[1]
     except ArpackNoConvergence as error:
-        vectors = error.eigenvectors if error.eigenvectors.size else start[:, None]
-    leading = vectors[:, 0] * 0.1 * np.sqrt(num_context) / np.linalg.norm(vectors[:, 0])
+        found = error.eigenvectors
+    vector = found[:, 0] if found.size else start
+    leading = vector * 0.1 * np.sqrt(num_context) / np.linalg.norm(vector)
     return np.asarray(leading, np.float32)
 
 

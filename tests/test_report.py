@@ -3,9 +3,13 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 
+from probes.interactive import scrubber, similarity_bytes
 from probes.probe import probe_series
+from probes.results import open_results
 from tests.probe_series import write_series
 from workflows.cli import run
 from workflows.course import Course
@@ -44,11 +48,35 @@ def test_the_page_is_whole_and_needs_no_network(probed: Path, tmp_path: Path) ->
     assert page.open == []
     for link in page.links:
         assert link.startswith("data:") or (tmp_path / "report" / link).is_file()
-    assert "http" not in re.sub(r"data:[^\"]*", "", text).replace("http://www.w3.org", "")
+    outside = re.sub(r"<script.*?</script>|data:[^\"]*", "", text, flags=re.DOTALL)
+    assert "http" not in outside
+    assert "<script src" not in text
     assert "<b>one</b>" not in text
     assert written["runs"][0]["sentence"] in text
     for name in ("rho_direct", "rho_unembedding", "similarity_0"):
         assert (tmp_path / "report" / "figures" / f"{name}.svg").is_file()
+
+
+def test_similarities_as_bytes_come_back_within_half_a_step() -> None:
+    generator = np.random.default_rng(0)
+    stack = generator.uniform(-1, 1, size=(2, 5, 5))
+    stack[1, 3, :] = stack[1, :, 3] = np.nan
+    order = np.array([4, 2, 0, 1, 3])
+    data = np.frombuffer(similarity_bytes(stack, order), np.int8).reshape(2, 10)
+    first, second = np.triu_indices(5, k=1)
+    expected = stack[:, order][:, :, order][:, first, second]
+    assert ((data == -128) == np.isnan(expected)).all()
+    known = ~np.isnan(expected)
+    assert np.abs(data / 127 - expected)[known].max() <= 0.5 / 127 + 1e-12
+
+
+def test_a_hostile_token_does_not_leave_its_script(probed: Path) -> None:
+    tree = open_results(probed)
+    direct = tree["direct"].to_dataset().load()
+    direct["token_text"] = ("token", np.array(["</script><b>"] * 12, dtype=object))
+    html = scrubber({"one": xr.DataTree.from_dict({"direct": direct})})
+    data = html.split('id="scrub-data">', 1)[1].split("</script>", 1)[0]
+    assert json.loads(data)["runs"][0]["tokens"][0] == "&lt;/script&gt;&lt;b&gt;"
 
 
 def test_an_existing_folder_is_safe(probed: Path, tmp_path: Path) -> None:

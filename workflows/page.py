@@ -1,4 +1,4 @@
-"""The parts of an HTML page that needs nothing but itself: no network, no script."""
+"""The parts of an HTML page that needs nothing but itself: no network, and no script to be read."""
 
 import base64
 import json
@@ -30,6 +30,10 @@ code { font: .92em ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
   background: var(--wash); padding: .05em .3em; border-radius: 3px; white-space: pre; }
 pre { background: var(--wash); padding: .8rem; overflow: auto; font-size: .8rem;
   border-radius: 4px; max-height: 27rem; }
+.pair { display: flex; flex-wrap: wrap; gap: 1rem; }
+.pair > div { flex: 1 1 26rem; min-width: 0; }
+#scrub label { margin-right: 1rem; }
+#scrub-step { width: 22rem; max-width: 60vw; vertical-align: middle; }
 details > summary { cursor: pointer; margin: .8rem 0; }
 """
 

@@ -11,6 +11,7 @@ import xarray as xr
 
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
+from probes.interactive import scrubber
 from probes.plot import (
     LAYER_TITLES,
     PATH_TITLES,
@@ -182,6 +183,7 @@ def _layers(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
 
 def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
     yield page.heading("Which tokens are alike")
+    yield scrubber(trees)
     for place, (label, tree) in enumerate(trees.items()):
         figure = similarity_panels(tree, label)
         name = f"similarity_{place}"
