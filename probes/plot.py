@@ -34,6 +34,14 @@ LAYER_TITLES = {
     "ffn": "FFN path against next-token signature",
     "attention": "Attention path against attention-path signature of the same layer",
 }
+_FIRST_ORDER_LINES = {
+    "heldout_mse": "trained v",
+    "baseline_mse": "constant mean",
+    "shuffled_mse": "trained on shuffled anchors",
+    "random_mse": "random v",
+    "ones_mse": "v = 1",
+    "unigram_mse": "v = unigram share",
+}
 _SIGNIFICANT = 0.05
 _STYLE: Any = {
     "font.size": 10,
@@ -157,6 +165,36 @@ def _step_axis(axes: Axes, steps: Sequence[npt.NDArray[Any]]) -> None:
     axes.minorticks_off()
     axes.set_xlim(-0.15, last * 1.08)
     axes.set_xlabel("step (optimiser updates; linear to 1, then logarithmic)")
+
+
+def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
+    """Draw the held-out error of the first-order probe and of its controls over steps.
+
+    A line is the mean over splits, a band their range.
+    """
+    group = _group(results, "first_order")
+    with _figure(8.4, 4.4) as figure:
+        axes = figure.add_subplot()
+        for place, (name, text) in enumerate(_FIRST_ORDER_LINES.items()):
+            colour, values = COLOURS[place % len(COLOURS)], group[name]
+            style = "-" if name == "heldout_mse" else "--"
+            axes.plot(
+                group["step"].values,
+                values.mean("split").values,
+                style,
+                color=colour,
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=4,
+                label=text,
+            )
+            low, high = values.min("split").values, values.max("split").values
+            axes.fill_between(group["step"].values, low, high, color=colour, alpha=0.12, lw=0)
+        _step_axis(axes, [group["step"].values])
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("mean squared difference of cosines, held-out anchors")
+        axes.set_title("First-order probe" + (f", {label}" if label else ""))
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
 
 
 def layer_heatmap(results: xr.DataTree, path: str, label: str = "") -> Figure:

@@ -78,6 +78,11 @@ def picture(image: bytes, kind: str, *, name: str, shows: str, reading: str) -> 
     )
 
 
+def link(file: str, text: str) -> str:
+    """Return a link to a file beside the page."""
+    return f'<p><a href="{escape(file)}">{escape(text)}</a></p>'
+
+
 def code(text: str) -> str:
     """Return text as code, escaped."""
     return f"<code>{escape(text)}</code>"

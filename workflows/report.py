@@ -11,10 +11,12 @@ import xarray as xr
 
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
+from probes.export import export_tidy
 from probes.interactive import scrubber
 from probes.plot import (
     LAYER_TITLES,
     PATH_TITLES,
+    first_order_curves,
     layer_heatmap,
     number_panels,
     rho_over_steps,
@@ -56,6 +58,11 @@ _READ_LAYERS = (
     "How to read it: one row for each layer, one column for each checkpoint, in the order of "
     "training but not to scale. Red: the layer's output for a token alone has the signature's "
     "geometry; blue: the opposite; a dot: no more than tokens permuted at random."
+)
+_READ_FIRST_ORDER = (
+    "How to read it: one vector over context tokens is trained on some anchors, anew for each "
+    "checkpoint, and scored on pairs of others. It says something only where it lies below the "
+    "dashed lines, above all below the constant mean. Bands: range over splits."
 )
 _READ_NUMBERS = (
     "How to read it: tokens that read as whole numbers and occur at least 50 times, each row "
@@ -109,7 +116,7 @@ def write_report(
             *_curves(trees, folder / "figures", advance),
             *_geometry(trees, folder / "figures", advance),
             *_tables(trees),
-            *_provenance(trees),
+            *_provenance(trees, folder),
         ]
         (folder / _PAGE).write_text(page.page(title, parts), encoding="utf-8")
     return {
@@ -161,6 +168,7 @@ def _curves(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
         )
         advance(1)
     yield from _layers(trees, figures, advance)
+    yield from _first_order(trees, figures, advance)
     for label, tree in trees.items():
         yield page.folded(f"Every step of {label} in numbers", _step_table(tree))
 
@@ -179,6 +187,21 @@ def _layers(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
                 reading=_READ_LAYERS,
             )
             advance(1)
+
+
+def _first_order(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
+    for place, (label, tree) in enumerate(trees.items()):
+        if "first_order" not in tree.children:
+            continue
+        name = f"first_order_{place}"
+        yield page.picture(
+            save_pictures(first_order_curves(tree, label), figures, name)["svg"],
+            "svg",
+            name=name,
+            shows=f"Held-out error of the first-order probe over steps, {label}",
+            reading=_READ_FIRST_ORDER,
+        )
+        advance(1)
 
 
 def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
@@ -276,14 +299,18 @@ def _neighbor_table(group: xr.Dataset) -> str:
     return page.table(["token", "occurrences", "nearest, with cosine"], rows, numbers=[1])
 
 
-def _provenance(trees: Mapping[str, xr.DataTree]) -> Iterator[str]:
+def _provenance(trees: Mapping[str, xr.DataTree], folder: Path) -> Iterator[str]:
     yield page.heading("Where this came from")
     yield page.paragraph(
         "Everything needed to make it again: versions, commit, resolved configuration, seeds, "
         "fingerprints of the corpus and of every checkpoint.",
         "faint",
     )
-    for label, tree in trees.items():
+    for place, (label, tree) in enumerate(trees.items()):
+        for kind in ("csv", "parquet"):
+            export_tidy(tree, folder / f"metrics_{place}.{kind}")
+        yield page.link(f"metrics_{place}.csv", f"every metric of {label} as a table (CSV)")
+        yield page.link(f"metrics_{place}.parquet", "the same as parquet")
         yield page.folded(label, page.record(tree.attrs[ROOT_ATTRIBUTE]))
     yield page.folded("this page", page.record(provenance()))
 
