@@ -99,4 +99,5 @@ def _cosines(rows_AV: Tensor) -> Tensor:
 def _rho(one_P: Tensor, other_P: Tensor) -> Tensor:
     one_P, other_P = one_P - one_P.mean(), other_P - other_P.mean()
     scale = torch.linalg.vector_norm(one_P) * torch.linalg.vector_norm(other_P)
-    return (one_P @ other_P) / scale.clamp_min(1e-30)
+    rho: Tensor = (one_P @ other_P) / scale.clamp_min(1e-30)
+    return rho

@@ -333,6 +333,42 @@ def _draw_numbers(axes: Axes, group: xr.Dataset, coordinates: npt.NDArray[Any]) 
     return picture
 
 
+def semantic_panels(group: xr.Dataset, name: str) -> Figure:
+    """Draw the words of a set on two components, for the signature and for each checkpoint."""
+    sources = [str(source) for source in group["source"].values]
+    places, categories = group["place"].values, group.attrs["categories"]
+    texts = [drawable(visible(str(text))) for text in group["token_text"].values]
+    with _figure(4.1 * len(sources) + 0.4, 4.3) as figure:
+        many = figure.subplots(1, len(sources), squeeze=False)[0]
+        for at, (axes, source) in enumerate(zip(many, sources, strict=True)):
+            x, y = group["pca"].values[at, :, :2].T
+            if categories:
+                for number, label in enumerate(categories):
+                    chosen = places == number
+                    axes.plot(
+                        x[chosen],
+                        y[chosen],
+                        MARKERS[number % len(MARKERS)],
+                        color=COLOURS[number % len(COLOURS)],
+                        label=label if at == 0 else None,
+                    )
+            else:
+                axes.scatter(x, y, c=places, cmap="viridis", s=22)
+            for text, point in zip(texts, zip(x, y, strict=True), strict=True):
+                axes.annotate(text, point, (3, 3), textcoords="offset points", fontsize=7)
+            share = group["explained_variance"].values[at]
+            score, p = group["score"].values[at], group["p"].values[at]
+            axes.set_title(f"{source}: {group.attrs['kind']} {score:.2f}, p = {p:.3f}", fontsize=10)
+            axes.set_xlabel(f"component 1 ({100 * share[0]:.0f} % of variance)")
+            axes.set_ylabel(f"component 2 ({100 * share[1]:.0f} % of variance)")
+            axes.tick_params(labelsize=8)
+            axes.margins(0.1)
+        figure.suptitle(name.capitalize(), x=0.01, ha="left", fontsize=11, fontweight="bold")
+        if categories:
+            figure.legend(loc="outside lower center", ncols=len(categories), frameon=False)
+    return figure
+
+
 def drawable(text: str) -> str:
     """Replace characters that the figure font lacks by their code points."""
     return "".join(c if _font_has(c) else f"\\u{ord(c):04x}" for c in text)

@@ -89,6 +89,9 @@ VARIABLES: Mapping[str, Variable] = {
         long_name="place in the token axis, in the order of clustering by signature", units="index"
     ),
     "occurrences": Variable(long_name="occurrences of the token in the corpus", units="tokens"),
+    "source": Variable(long_name="what the rows are of: signature or a step", units="text"),
+    "score": Variable(long_name="structure of the set: rank correlation, or mean silhouette"),
+    "place": Variable(long_name="number, place in the cycle, or category", units="index"),
     "value": Variable(long_name="the number the token reads as", units="1"),
     "nearest": Variable(long_name="token nearest by signature", units="id"),
     "nearest_text": Variable(long_name="text of the token nearest by signature", units="text"),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workflows.commands.semantics import semantics_command
 from workflows.terminal import print_json, say, terminal_progress
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ _FAILED = 1
 @click.group()
 def signatures_command() -> None:
     """Signature stores: look into them, check them, merge and export them."""
+
+
+signatures_command.add_command(semantics_command)
 
 
 @signatures_command.command("inspect")

@@ -1,0 +1,60 @@
+"""``staircase signatures semantics``: numbers, weekdays and categories in a corpus."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("semantics")
+@click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="tokenizer.json",
+    help="Tokenizer of the corpus; its vocabulary is searched for the words.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="CHECKPOINT",
+    help="Checkpoint whose embeddings are scored too; may be repeated.",
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def semantics_command(
+    store: Path,
+    tokenizer: Path,
+    checkpoints: tuple[Path, ...],
+    out: Path,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Ask whether next-token signatures order numbers, ring weekdays and cluster categories.
+
+    Every score comes with a permutation p; principal components are drawn with their explained
+    variance.
+    """
+    from workflows.semantics import write_semantics
+    from workflows.terminal import print_json, say, terminal_progress
+
+    result = write_semantics(
+        store,
+        tokenizer=tokenizer,
+        out=out,
+        checkpoints=checkpoints,
+        overwrite=overwrite,
+        progress=terminal_progress(),
+    )
+    if as_json:
+        print_json(result)
+        return
+    for found in result["sets"]:
+        for row in found["scores"]:
+            say(
+                f"{found['set']} ({found['kind']}, {found['words']} words), {row['of']}: "
+                f"{row['score']:.2f}, p = {row['p']:.3f}"
+            )
+    say(f"{out}: written")
