@@ -1,31 +1,22 @@
 """Still figures of a saved result: reads the tree, computes nothing.
 
-Colours are Okabe and Ito's, told apart with any colour vision; runs also differ by line and
-marker.
+Runs differ by colour, line and marker.
 """
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 
+from probes.figures import COLOURS, FAINT, INK, MARKERS, drawable, loaded, step_axis, styled_figure
 from probes.tokens import visible
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-INK, FAINT = "#222222", "#767676"
 PATH_TITLES = {
     "direct": "Input embedding against next-token signature",
     "unembedding": "Unembedding against predecessor signature",
@@ -43,25 +34,6 @@ _FIRST_ORDER_LINES = {
     "unigram_mse": "v = unigram share",
 }
 _SIGNIFICANT = 0.05
-_STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": FAINT,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "figure.constrained_layout.use": True,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "context-staircase",
-}
-
-
-@contextmanager
-def _figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure of that many inches in the house style."""
-    with mpl.rc_context(_STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Figure:
@@ -70,17 +42,17 @@ def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Fig
     Hollow markers: permutation p above 0.05. Steps are linear up to 1 and logarithmic from
     there, so that the first updates are seen.
     """
-    with _figure(8.4, 4.6) as figure:
+    with styled_figure(8.4, 4.6) as figure:
         axes = figure.add_subplot()
         axes.set_title(PATH_TITLES[path])
         losses = axes.twinx()
         losses.spines["right"].set_visible(True)
         for place, results in enumerate(runs.values()):
-            _draw_rho(axes, _group(results, path), place)
+            _draw_rho(axes, loaded(results, path), place)
             if "training" in results.children:
-                _draw_loss(losses, _group(results, "training"), place)
+                _draw_loss(losses, loaded(results, "training"), place)
         axes.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
-        _step_axis(axes, [_group(results, path)["step"].values for results in runs.values()])
+        step_axis(axes, [loaded(results, path)["step"].values for results in runs.values()])
         axes.set_ylabel("rho: Pearson correlation of cosine similarities")
         axes.set_zorder(losses.get_zorder() + 1)
         axes.patch.set_visible(False)
@@ -142,7 +114,7 @@ def _rho_legend(runs: Mapping[str, xr.DataTree], path: str, with_loss: bool) -> 
     ]
     if with_loss:
         handles.append(Line2D([], [], color=FAINT, linestyle=":", label="loss (right axis)"))
-    if any("ceiling" in _group(results, path) for results in runs.values()):
+    if any("ceiling" in loaded(results, path) for results in runs.values()):
         handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="ceiling"))
     hollow = Line2D(
         [],
@@ -156,24 +128,13 @@ def _rho_legend(runs: Mapping[str, xr.DataTree], path: str, with_loss: bool) -> 
     return [*handles, hollow]
 
 
-def _step_axis(axes: Axes, steps: Sequence[npt.NDArray[Any]]) -> None:
-    """Linear to step 1, logarithmic from there; ticks at 0, powers of 4, and the last step."""
-    last = max(int(one.max()) for one in steps)
-    axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.6)
-    powers = [4**k for k in range(20) if 4**k * 1.6 < last]
-    axes.set_xticks([0, *powers, last], [f"{tick:,}" for tick in (0, *powers, last)])
-    axes.minorticks_off()
-    axes.set_xlim(-0.15, last * 1.08)
-    axes.set_xlabel("step (optimiser updates; linear to 1, then logarithmic)")
-
-
 def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
     """Draw the held-out error of the first-order probe and of its controls over steps.
 
     A line is the mean over splits, a band their range.
     """
-    group = _group(results, "first_order")
-    with _figure(8.4, 4.4) as figure:
+    group = loaded(results, "first_order")
+    with styled_figure(8.4, 4.4) as figure:
         axes = figure.add_subplot()
         for place, (name, text) in enumerate(_FIRST_ORDER_LINES.items()):
             colour, values = COLOURS[place % len(COLOURS)], group[name]
@@ -189,7 +150,7 @@ def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
             )
             low, high = values.min("split").values, values.max("split").values
             axes.fill_between(group["step"].values, low, high, color=colour, alpha=0.12, lw=0)
-        _step_axis(axes, [group["step"].values])
+        step_axis(axes, [group["step"].values])
         axes.set_ylim(bottom=0)
         axes.set_ylabel("mean squared difference of cosines, held-out anchors")
         axes.set_title("First-order probe" + (f", {label}" if label else ""))
@@ -199,9 +160,9 @@ def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
 
 def layer_heatmap(results: xr.DataTree, path: str, label: str = "") -> Figure:
     """Draw rho of every layer and step; a dot marks a permutation p above 0.05."""
-    group = _group(results, path)
+    group = loaded(results, path)
     rho_LT, steps = group["rho"].values.T, group["step"].values
-    with _figure(8.4, 1.6 + 0.3 * max(3, len(rho_LT))) as figure:
+    with styled_figure(8.4, 1.6 + 0.3 * max(3, len(rho_LT))) as figure:
         axes = figure.add_subplot()
         bound = max(0.1, float(np.nanmax(np.abs(rho_LT), initial=0.1)))
         picture = axes.imshow(
@@ -221,7 +182,7 @@ def layer_heatmap(results: xr.DataTree, path: str, label: str = "") -> Figure:
 
 def similarity_panels(results: xr.DataTree, label: str = "", path: str = "direct") -> Figure:
     """Draw the cosine matrices of signature, early and late rows in one clustered order."""
-    group = _group(results, path)
+    group = loaded(results, path)
     order = group["cluster_order"].values
     early, late = telling_steps(group)
     panels = [("signature", group["signature_similarity"].values)] + [
@@ -231,7 +192,7 @@ def similarity_panels(results: xr.DataTree, label: str = "", path: str = "direct
         )
         for at in dict.fromkeys((early, late))
     ]
-    with _figure(3.5 * len(panels) + 0.9, 4.1) as figure:
+    with styled_figure(3.5 * len(panels) + 0.9, 4.1) as figure:
         many = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (title, matrix) in zip(many, panels, strict=True):
             picture = axes.imshow(
@@ -274,7 +235,7 @@ def telling_steps(group: xr.Dataset) -> tuple[int, int]:
 
 def number_panels(results: xr.DataTree, label: str = "") -> Figure:
     """Draw number tokens along two principal components: signature, early and late embedding."""
-    group, direct = _group(results, "numbers"), _group(results, "direct")
+    group, direct = loaded(results, "numbers"), loaded(results, "direct")
     early, late = telling_steps(direct)
     panels = [
         (
@@ -290,7 +251,7 @@ def number_panels(results: xr.DataTree, label: str = "") -> Figure:
         )
         for at in dict.fromkeys((early, late))
     ]
-    with _figure(3.7 * len(panels) + 0.8, 4.3) as figure:
+    with styled_figure(3.7 * len(panels) + 0.8, 4.3) as figure:
         many = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (title, coordinates, explained) in zip(many, panels, strict=True):
             axes.set_title(title, fontsize=10)
@@ -338,7 +299,7 @@ def semantic_panels(group: xr.Dataset, name: str) -> Figure:
     sources = [str(source) for source in group["source"].values]
     places, categories = group["place"].values, group.attrs["categories"]
     texts = [drawable(visible(str(text))) for text in group["token_text"].values]
-    with _figure(4.1 * len(sources) + 0.4, 4.3) as figure:
+    with styled_figure(4.1 * len(sources) + 0.4, 4.3) as figure:
         many = figure.subplots(1, len(sources), squeeze=False)[0]
         for at, (axes, source) in enumerate(zip(many, sources, strict=True)):
             x, y = group["pca"].values[at, :, :2].T
@@ -367,36 +328,3 @@ def semantic_panels(group: xr.Dataset, name: str) -> Figure:
         if categories:
             figure.legend(loc="outside lower center", ncols=len(categories), frameon=False)
     return figure
-
-
-def drawable(text: str) -> str:
-    """Replace characters that the figure font lacks by their code points."""
-    return "".join(c if _font_has(c) else f"\\u{ord(c):04x}" for c in text)
-
-
-@cache
-def _font_has(character: str) -> bool:
-    return bool(get_font(findfont(FontProperties())).get_char_index(ord(character)))
-
-
-def picture_bytes(figure: Figure, kind: str) -> bytes:
-    """Render the figure as ``svg`` or ``png``; equal figures give equal bytes."""
-    buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with mpl.rc_context(_STYLE):
-        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
-    return buffer.getvalue()
-
-
-def save_pictures(figure: Figure, folder: Path, name: str) -> dict[str, bytes]:
-    """Write ``name.svg`` and ``name.png`` into ``folder``; return their bytes by kind."""
-    images = {kind: picture_bytes(figure, kind) for kind in ("svg", "png")}
-    for kind, image in images.items():
-        (folder / f"{name}.{kind}").write_bytes(image)
-    return images
-
-
-def _group(results: xr.DataTree, name: str) -> xr.Dataset:
-    """Return one group as a Dataset, in memory."""
-    dataset: xr.Dataset = results.children[name].to_dataset()
-    return dataset.load()

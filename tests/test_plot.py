@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from probes.figures import drawable, picture_bytes, save_pictures
 from probes.plot import (
-    drawable,
-    picture_bytes,
     rho_over_steps,
-    save_pictures,
     similarity_panels,
     telling_steps,
 )

@@ -12,6 +12,7 @@ import xarray as xr
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
 from probes.export import export_tidy
+from probes.figures import save_pictures
 from probes.interactive import scrubber
 from probes.plot import (
     LAYER_TITLES,
@@ -20,7 +21,6 @@ from probes.plot import (
     layer_heatmap,
     number_panels,
     rho_over_steps,
-    save_pictures,
     similarity_panels,
 )
 from probes.results import ROOT_ATTRIBUTE, open_results

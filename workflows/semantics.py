@@ -12,7 +12,8 @@ from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
 from corpus.tokenize import tokenizer_hash
 from probes.checkpoints import open_series
-from probes.plot import save_pictures, semantic_panels
+from probes.figures import save_pictures
+from probes.plot import semantic_panels
 from probes.probe import check_belonging
 from probes.results import save
 from probes.semantics import semantics_groups
