@@ -46,6 +46,8 @@ class _Log:
     seconds: dict[str, float] = field(default_factory=dict)
     partitions: int = 0
     reused: int = 0
+    kernel_seconds: float = 0.0
+    """Of all workers, spent in counting partitions."""
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -159,6 +161,7 @@ def _build(
     with log.timed("count"):
         tally = count_stage(runner, job, log.progress)
     log.partitions, log.reused = job.num_partitions, tally.reused
+    log.kernel_seconds = tally.kernel_seconds
     matrices: dict[str, tuple[Half, ...]] = {"counts": job.division}
     vectors = {"token_counts": token_counts(job, job.division)}
     if job.halves:
@@ -223,5 +226,6 @@ def _report(
         "partitions": log.partitions,
         "reused_partitions": log.reused,
         "stage_seconds": log.seconds,
+        "kernel_seconds": log.kernel_seconds,
         "notices": log.notices,
     }
