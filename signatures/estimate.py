@@ -21,7 +21,7 @@ import psutil  # type: ignore[import-untyped]
 
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
-from signatures.kernels import Int64s, Ints, histogram, reduce_rows, sort_labels
+from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_rows, sort_labels
 from signatures.layout import COUNTS, CSR_ARRAYS, MatrixLayout
 from signatures.memory import MIB, SLACK, MemoryPlan
 from signatures.planning import Question, partition_units, resolve, share_memory
@@ -195,7 +195,10 @@ def _count(tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, vocab_size: int) -
     sort_labels(tokens_N, starts_S, stops_S, ends_V, labels_P)
     capacity = max(vocab_size, min(1 << 21, labels_P.size))
     columns, counts = np.empty(capacity, dtype), np.empty(capacity, np.uint32)
-    dense_V, bitmap_W = np.zeros(vocab_size, np.uint32), np.zeros(-(-vocab_size // 64), np.uint64)
+    dense_V, bitmap_W = (
+        np.zeros(vocab_size, np.uint32),
+        np.zeros(bitmap_words(vocab_size), np.uint64),
+    )
     row = 0
     while row < vocab_size:
         row, _ = reduce_rows(labels_P, ends_V, row, dense_V, bitmap_W, columns, counts, inputs_V)

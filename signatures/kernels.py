@@ -7,8 +7,8 @@ A *segment* is a run of input positions: position i of ``[start, stop)`` is an i
 at i + 1 its label, so a segment reads the tokens ``start`` to ``stop`` inclusive. The documents of
 scope ``document`` and the samples of scope ``packed`` both become segments before they get here.
 
-Shapes: N tokens, S segments, V vocabulary, P pairs, W = ceil(V / 64) words of an occupancy bitmap,
-E entries (distinct pairs), R rows, K parts that are merged.
+Shapes: N tokens, S segments, V vocabulary, P pairs, W words of an occupancy bitmap
+(`bitmap_words`), E entries (distinct pairs), R rows, K parts that are merged.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,19 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
 _TWO = np.uint64(2)
 _SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
-_SHORT_ROW = 24  # labels that are sorted in place: cheaper than a visit to the dense counter
+_DE_BRUIJN, _SHIFT_58 = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
+_BIT_NUMBER = np.zeros(64, np.int64)
+"""Number of the one bit that is set in a word, by the top six bits of word x _DE_BRUIJN."""
+for _bit in range(64):
+    _BIT_NUMBER[(0x03F79D71B4CB0A89 << _bit) % 2**64 >> 58] = _bit
+_SHORT_ROW = 8  # labels that are sorted in place: cheaper than a visit to the dense counter
 _DENSE_SHARE = 8  # a row of more than V / 8 labels is read off the dense counter, not the bitmap
+
+
+def bitmap_words(vocab_size: int) -> int:
+    """W: a bit for each of V columns, then a bit for each of those words that holds any."""
+    words = -(-vocab_size // 64)
+    return words + -(-words // 64)
 
 
 def kernel(function: Function) -> Function:
@@ -109,6 +120,7 @@ def reduce_rows(
         The row to go on with (V when done) and the number of entries written.
     """
     vocab_size = row_ends_V.size
+    num_words = (vocab_size + 63) >> 6
     entries = 0
     for row in range(first_row, vocab_size):
         start = row_ends_V[row - 1] if row > 0 else np.int64(0)
@@ -125,7 +137,7 @@ def reduce_rows(
         else:
             for label in labels:
                 dense_V[label] += np.uint32(1)
-                bitmap_W[label >> 6] |= _ONE << np.uint64(label & 63)
+                _mark(bitmap_W, num_words, np.int64(label))
             entries = _emit_marked(dense_V, bitmap_W, columns_E, counts_E, entries)
         row_entries_V[row] = entries - before
     return vocab_size, entries
@@ -166,28 +178,42 @@ def _emit_dense(dense_V: Ints, columns_E: Ints, counts_E: Ints, entries: int) ->
 
 
 @kernel
+def _mark(bitmap_W: Uint64s, num_words: int, column: np.int64) -> None:
+    """Mark a column, and the word it is marked in."""
+    word = column >> 6
+    bitmap_W[word] |= _ONE << np.uint64(column & 63)
+    bitmap_W[num_words + (word >> 6)] |= _ONE << np.uint64(word & 63)
+
+
+@kernel
 def _emit_marked(
     dense_V: Ints, bitmap_W: Uint64s, columns_E: Ints, counts_E: Ints, entries: int
 ) -> int:
     """Read off and clear the marked places of the dense counter, in column order."""
-    for word in range(bitmap_W.size):
-        bits = bitmap_W[word]
-        if bits == 0:
-            continue
-        column = word << 6
-        while bits != 0:
-            while bits & np.uint64(255) == 0:
-                bits >>= np.uint64(8)
-                column += 8
-            if bits & _ONE:
+    num_words = (dense_V.size + 63) >> 6
+    for group in range(num_words, bitmap_W.size):
+        marked = bitmap_W[group]
+        bitmap_W[group] = 0
+        while marked != 0:
+            word = ((group - num_words) << 6) + _lowest_bit(marked)
+            marked &= marked - _ONE
+            bits = bitmap_W[word]
+            bitmap_W[word] = 0
+            while bits != 0:
+                column = (word << 6) + _lowest_bit(bits)
+                bits &= bits - _ONE
                 columns_E[entries] = column
                 counts_E[entries] = dense_V[column]
                 dense_V[column] = 0
                 entries += 1
-            bits >>= _ONE
-            column += 1
-        bitmap_W[word] = 0
     return entries
+
+
+@kernel
+def _lowest_bit(bits: np.uint64) -> Any:
+    """Count the zeros below the lowest bit set: one multiplication finds it, no branch."""
+    lowest = bits & (~bits + _ONE)
+    return _BIT_NUMBER[(lowest * _DE_BRUIJN) >> _SHIFT_58]
 
 
 @kernel
@@ -244,6 +270,7 @@ def merge_rows(
     """
     num_parts, num_rows = entries_KR.shape
     vocab_size = dense_V.size
+    num_words = (vocab_size + 63) >> 6
     entries = 0
     for row in range(first_row, num_rows):
         size = 0
@@ -257,7 +284,7 @@ def merge_rows(
             for e in range(places_K[k], stop):
                 column = np.int64(columns_E[e])
                 dense_V[column] += np.uint64(counts_E[e])
-                bitmap_W[column >> 6] |= _ONE << np.uint64(column & 63)
+                _mark(bitmap_W, num_words, column)
             places_K[k] = stop
         entries = _emit_marked(dense_V, bitmap_W, out_columns_E, out_counts_E, entries)
         row_entries_R[row] = entries - before

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from signatures.kernels import Int64s, Ints, merge_rows
+from signatures.kernels import Int64s, Ints, bitmap_words, merge_rows
 from signatures.partials import Partial, PartialRecord, PartialWriter, writing
 from signatures.sources import Reference, Source, open_source
 
@@ -101,7 +101,7 @@ def _merge_range(
     out_columns = np.empty(capacity, columns_E.dtype)
     out_counts = np.empty(capacity, np.uint64)
     dense_V = np.zeros(vocab_size, np.uint64)
-    bitmap_W = np.zeros(-(-vocab_size // 64), np.uint64)
+    bitmap_W = np.zeros(bitmap_words(vocab_size), np.uint64)
     row_entries_R = np.zeros(last - first, np.int64)
     row = 0
     while row < last - first:

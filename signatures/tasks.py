@@ -17,7 +17,7 @@ import numpy as np
 from corpus.fingerprint import block_digest
 from corpus.store import Corpus, CorpusFormatError, InputOptions
 from signatures.job import CountJob, open_once, open_stream
-from signatures.kernels import Int64s, Ints, histogram, reduce_rows, sort_labels
+from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_rows, sort_labels
 from signatures.partials import Partial, PartialRecord, finished, writing
 from signatures.segments import Block, Half
 from signatures.store import ShardRecord, write_shard
@@ -162,7 +162,7 @@ def _reduced(labels_P: Ints, ends_V: Int64s) -> Iterator[tuple[int, Int64s, Ints
     columns_E = np.empty(capacity, labels_P.dtype)
     counts_E = np.empty(capacity, np.uint32)
     dense_V = np.zeros(vocab_size, np.uint32)
-    bitmap_W = np.zeros(-(-vocab_size // 64), np.uint64)
+    bitmap_W = np.zeros(bitmap_words(vocab_size), np.uint64)
     entries_V = np.zeros(vocab_size, np.int64)
     row = 0
     while row < vocab_size:

@@ -27,7 +27,7 @@ def public_kernels(module):
         and callable(value)
         and getattr(value, "__module__", "") == module.__name__
         and not inspect.isclass(value)
-    } - {"kernel"}
+    } - {"kernel", "bitmap_words"}
 
 
 def test_every_kernel_has_a_twin_of_the_same_name():
@@ -122,7 +122,7 @@ def test_reduce_rows_whatever_the_capacity(docs, capacity):
     rows, merged = {}, {}
     for module in (kernels, reference):
         row, pieces = 0, []
-        dense_V, bitmap_W = np.zeros(V, np.uint32), np.zeros(2, np.uint64)
+        dense_V, bitmap_W = np.zeros(V, np.uint32), np.zeros(kernels.bitmap_words(V), np.uint64)
         row_entries_V, labels = np.zeros(V, np.int64), labels_P.copy()
         while row < V:
             columns, counts = np.zeros(capacity, np.uint16), np.zeros(capacity, np.uint32)
@@ -157,7 +157,7 @@ def test_merge_rows(parts, first_row):
     columns, counts, entries_KR, places_K = parts_of(parts)
     places_K += entries_KR[:, :first_row].sum(axis=1, dtype=np.int64)
     out = np.zeros(V, np.uint16), np.zeros(V, np.uint64), np.zeros(5, np.int64)
-    work = np.zeros(V, np.uint64), np.zeros(2, np.uint64)
+    work = np.zeros(V, np.uint64), np.zeros(kernels.bitmap_words(V), np.uint64)
     assert_same(both("merge_rows", columns, counts, entries_KR, places_K, first_row, *work, *out))
 
 
@@ -166,8 +166,9 @@ def test_merge_rows_is_exact_where_float32_and_uint32_are_not():
     rows = [[{0: 16_777_216, 1: 2**32 - 1}], [{0: 1, 1: 1}]]
     columns, counts, entries_KR, places_K = parts_of(rows)
     out_columns, out_counts = np.zeros(V, np.uint16), np.zeros(V, np.uint64)
+    work = np.zeros(V, np.uint64), np.zeros(kernels.bitmap_words(V), np.uint64)
     kernels.merge_rows(
-        columns, counts, entries_KR, places_K, 0, np.zeros(V, np.uint64), np.zeros(2, np.uint64),
+        columns, counts, entries_KR, places_K, 0, *work,
         out_columns, out_counts, np.zeros(1, np.int64),
     )  # fmt: skip
     assert out_counts[:2].tolist() == [16_777_217, 2**32]
@@ -204,7 +205,7 @@ def test_ids_of_a_large_vocabulary_stay_exact(dtype):
     row_entries_V = np.zeros(size, np.int64)
     kernels.reduce_rows(
         labels_P, places_V, size - 1, np.zeros(size, np.uint32),
-        np.zeros(-(-size // 64), np.uint64), columns, counts, row_entries_V,
+        np.zeros(kernels.bitmap_words(size), np.uint64), columns, counts, row_entries_V,
     )  # fmt: skip
     assert (columns[0], counts[0], row_entries_V[size - 1]) == (size - 1, 1, 1)
 
@@ -247,10 +248,11 @@ def audited_signatures(function):
                 "dense_V": _array(count),
                 "bitmap_W": _array(np.uint64),
                 "entries_KR": types.Array(types.uint32, 2, "C"),
+                "bits": types.uint64,
                 "k": types.uint64,
                 "x": types.uint64,
             }
-            integer = {"first_row", "entries"}
+            integer = {"first_row", "entries", "num_words", "column"}
             yield tuple(
                 known.get(name, types.int64 if name in integer else _array(np.int64))
                 for name in names
