@@ -7,7 +7,6 @@ exponent, because the contrast between them is the point of the paper (arXiv:260
 
 import contextlib
 import json
-import shutil
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 from corpus.progress import SILENT, Progress
 from corpus.provenance import provenance
+from workflows.output import refuse_existing, written_aside
 
 RESULT = "demo.json"
 """Written last; a folder that holds it is a whole demo."""
@@ -71,8 +71,8 @@ def run_demo(
     """
     started = time.monotonic()
     out = out.absolute()
-    _refuse_existing(out, overwrite=overwrite)
-    with _written_aside(out) as work, contextlib.chdir(work):
+    refuse_existing(out, overwrite=overwrite, holds=RESULT)
+    with written_aside(out) as work, contextlib.chdir(work):
         result = _run_stages(settings or DemoSettings(), progress)
         result["seconds"] = round(time.monotonic() - started, 1)
         Path(RESULT).write_text(json.dumps(result, indent=1) + "\n")
@@ -225,32 +225,3 @@ def summary(result: dict[str, Any]) -> str:
     ]
     lines.append(f"Open the report: {result['report']}")
     return "\n".join(lines)
-
-
-def _refuse_existing(out: Path, *, overwrite: bool) -> None:
-    """Never delete what no demo wrote."""
-    if not out.exists():
-        return
-    if not overwrite:
-        raise FileExistsError(f"{out}: exists; pass --overwrite to replace it, or another --out")
-    if not (out / RESULT).is_file():
-        raise FileExistsError(
-            f"{out}: exists and holds no {RESULT}, so it is not a whole demo's output and is "
-            "left alone; remove it yourself or choose another --out"
-        )
-
-
-@contextlib.contextmanager
-def _written_aside(out: Path) -> Iterator[Path]:
-    """Yield a folder beside ``out`` that becomes ``out`` only if nothing is raised."""
-    work = out.with_name(out.name + ".partial")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        yield work
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    if out.exists():
-        shutil.rmtree(out)
-    work.rename(out)

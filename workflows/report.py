@@ -1,7 +1,5 @@
 """Saved probe results to one page that opens offline, with every figure also as SVG and PNG."""
 
-import contextlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from probes.results import ROOT_ATTRIBUTE, open_results
 from probes.tokens import visible
 from workflows import page
 from workflows.course import Course, course_of
+from workflows.output import refuse_existing, written_aside
 
 _PAGE = "index.html"
 _READ_CURVES = (
@@ -105,11 +104,11 @@ def write_report(
         raise ValueError("no result given; name at least one probes.zarr")
     out = Path(out)
     trees = {label: open_results(Path(path)) for label, path in runs.items()}
-    _refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, holds=_PAGE)
     courses = {
         label: course_of(tree.children["direct"].to_dataset()) for label, tree in trees.items()
     }
-    with _written_aside(out) as folder, progress.stage("figures", None, "figures") as advance:
+    with written_aside(out) as folder, progress.stage("figures", None, "figures") as advance:
         (folder / "figures").mkdir()
         parts = [
             *_opening(title, courses),
@@ -317,32 +316,3 @@ def _provenance(trees: Mapping[str, xr.DataTree], folder: Path) -> Iterator[str]
 
 def _number(value: Any, decimals: int = 3) -> str:
     return "undefined" if not np.isfinite(value) else f"{float(value):.{decimals}f}"
-
-
-def _refuse_existing(out: Path, *, overwrite: bool) -> None:
-    """Never delete what is not a report."""
-    if not out.exists():
-        return
-    if not overwrite:
-        raise FileExistsError(f"{out}: exists; pass --overwrite to replace it, or another --out")
-    if not (out / _PAGE).is_file():
-        raise FileExistsError(
-            f"{out}: exists and holds no {_PAGE}, so it is no report and is left alone; "
-            "remove it yourself or choose another --out"
-        )
-
-
-@contextlib.contextmanager
-def _written_aside(out: Path) -> Iterator[Path]:
-    """Yield a folder beside ``out`` that becomes ``out`` only if nothing is raised."""
-    work = out.with_name(out.name + ".partial")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        yield work
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    if out.exists():
-        shutil.rmtree(out)
-    work.rename(out)

@@ -1,7 +1,6 @@
 """Number, weekday and category words in a corpus: scores, pictures and a table, in one folder."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from probes.results import save
 from probes.semantics import semantics_groups
 from probes.tokens import TokenTexts
 from signatures.store import open_signatures
+from workflows.output import refuse_existing, written_aside
 
 RESULT = "semantics.zarr"
 
@@ -49,9 +49,7 @@ def write_semantics(
     ValueError
         No set is found, or store, tokenizer and checkpoints do not belong together.
     """
-    if out.exists() and not (overwrite and (out / RESULT).exists()):
-        remedy = "--overwrite replaces it" if (out / RESULT).exists() else f"it holds no {RESULT}"
-        raise FileExistsError(f"{out}: exists; {remedy}; choose another --out")
+    refuse_existing(out, overwrite=overwrite, holds=RESULT)
     signatures, texts = open_signatures(store), TokenTexts(tokenizer)
     if signatures.spec.tokenizer not in (None, tokenizer_hash(tokenizer)):
         raise ValueError(
@@ -63,9 +61,6 @@ def write_semantics(
     with progress.stage("word sets", 1, "rounds") as advance:
         groups = semantics_groups(signatures, texts, series, permutations=permutations, seed=seed)
         advance(1)
-    work = out.with_name(out.name + ".partial")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     record = {
         "signatures": signatures.spec.to_attribute(),
         "checkpoints": [{"step": c.step, "embedding_hash": c.embedding_hash} for c in series],
@@ -73,12 +68,10 @@ def write_semantics(
         "seed": seed,
         "provenance": provenance(),
     }
-    save(groups, json.loads(json.dumps(record, default=str)), work / RESULT)
-    for name, group in groups.items():
-        save_pictures(semantic_panels(group, name), work, name.replace(", ", "_").lower())
-    if out.exists():
-        shutil.rmtree(out)
-    work.rename(out)
+    with written_aside(out) as work:
+        save(groups, json.loads(json.dumps(record, default=str)), work / RESULT)
+        for name, group in groups.items():
+            save_pictures(semantic_panels(group, name), work, name.replace(", ", "_").lower())
     return {"out": str(out), "sets": [_scores(name, group) for name, group in groups.items()]}
 
 
