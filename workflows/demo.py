@@ -29,7 +29,7 @@ class DemoSettings:
     max_text_bytes: int = 30_000_000
     gammas: tuple[float, ...] = (0.8, 0.5)
     """Small initialisation, and the ordinary one for contrast."""
-    steps: int = 800
+    steps: int = 1000
     """Optimiser updates of each run."""
     tokens: str = "top:200"
     permutations: int = 999
