@@ -165,6 +165,7 @@ def test_checkpoint_schedule(total, early, every, early_until):
 
 def test_learning_rate_warms_up_from_above_zero_and_ends_at_its_floor():
     run = demo_run(corpus=Path("c"), out=Path("o"), gamma=0.8, steps=600, seed=0)
+    run = replace(run, train=replace(run.train, warmup_ratio=0.1, min_lr_ratio=0.1))
     rates = [learning_rate(step, run) for step in range(1, 601)]
     assert rates[0] == pytest.approx(run.train.lr / 60)
     assert max(rates) == rates[59] == run.train.lr

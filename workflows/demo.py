@@ -181,15 +181,18 @@ def _train_and_probe(gamma: float, settings: DemoSettings, progress: Progress) -
         out=out / "probes.zarr",
         progress=progress,
     )
-    curve = [(row["step"], row["rho"]) for row in probed["direct"]]
-    peak_step, peak_rho = max(curve, key=lambda point: point[1])
     return {
         "gamma": gamma,
-        "rho_next": curve,
-        "peak_step": peak_step,
-        "peak_rho": peak_rho,
-        "final_rho": curve[-1][1],
+        **_course("rho_next", probed["direct"]),
+        "unembedding": _course("rho_predecessor", probed["unembedding"]),
     }
+
+
+def _course(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the curve called ``name`` as (step, rho) pairs, with its peak and its end."""
+    curve = [(row["step"], row["rho"]) for row in rows]
+    peak_step, peak_rho = max(curve, key=lambda point: point[1])
+    return {name: curve, "peak_step": peak_step, "peak_rho": peak_rho, "final_rho": curve[-1][1]}
 
 
 def run_name(gamma: float) -> str:
@@ -215,13 +218,20 @@ def summary(result: dict[str, Any]) -> str:
     lines = [
         f"\n{text['files']:,} files, {text['bytes'] / 1e6:.1f} MB of text; "
         f"{result['seconds']:.0f} s in all.",
-        "Correlation of the embeddings' geometry with the next-token signature (rho_next):",
-    ]
-    lines += [
-        f"  gamma {run['gamma']}: {run['rho_next'][0][1]:+.2f} at step 0, peak "
-        f"{run['peak_rho']:.2f} at step {run['peak_step']}, {run['final_rho']:.2f} at the end "
-        f"(step {run['rho_next'][-1][0]})"
-        for run in result["runs"]
+        "How far the geometry follows the data: correlation rho of the cosine similarities of",
+        "  input embeddings and next-token signatures,",
+        *(_line(run["gamma"], "rho_next", run) for run in result["runs"]),
+        "  unembeddings and predecessor signatures.",
+        *(_line(run["gamma"], "rho_predecessor", run["unembedding"]) for run in result["runs"]),
     ]
     lines.append(f"Open the report: {result['report']}")
     return "\n".join(lines)
+
+
+def _line(gamma: float, name: str, course: dict[str, Any]) -> str:
+    """Return one run's curve in words."""
+    first, last = course[name][0], course[name][-1]
+    return (
+        f"    gamma {gamma}: {first[1]:+.2f} at step {first[0]}, peak {course['peak_rho']:.2f} at "
+        f"step {course['peak_step']}, {last[1]:.2f} at step {last[0]}"
+    )

@@ -111,7 +111,7 @@ def write_report(
     with written_aside(out) as folder, progress.stage("figures", None, "figures") as advance:
         (folder / "figures").mkdir()
         parts = [
-            *_opening(title, courses),
+            *_opening(title, trees, courses),
             *_curves(trees, folder / "figures", advance),
             *_geometry(trees, folder / "figures", advance),
             *_tables(trees),
@@ -142,7 +142,9 @@ def labels_of(paths: Sequence[Path]) -> dict[str, Path]:
     )
 
 
-def _opening(title: str, courses: Mapping[str, Course]) -> Iterator[str]:
+def _opening(
+    title: str, trees: Mapping[str, xr.DataTree], courses: Mapping[str, Course]
+) -> Iterator[str]:
     yield page.heading(title, 1)
     yield page.paragraph(
         "How far the geometry of a language model's token embeddings follows what the training "
@@ -151,7 +153,18 @@ def _opening(title: str, courses: Mapping[str, Course]) -> Iterator[str]:
         "before it.",
         "faint",
     )
+    yield page.paragraph("Input embedding against the next-token signature:")
     yield page.bullets(f"{label}: {course.sentence()}" for label, course in courses.items())
+    unembedding = {
+        label: tree.children["unembedding"].to_dataset()
+        for label, tree in trees.items()
+        if "unembedding" in tree.children
+    }
+    if unembedding:
+        yield page.paragraph("Unembedding against the predecessor signature:")
+        yield page.bullets(
+            f"{label}: {course_of(group).sentence()}" for label, group in unembedding.items()
+        )
 
 
 def _curves(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
