@@ -156,7 +156,7 @@ def _count(progress: Progress) -> None:
         out=Path("next_token.zarr"),
         input=InputOptions(),
         scope=Scope(kind="document"),
-        options=CountOptions(),
+        options=CountOptions(halves=True),  # how far two halves agree is the ceiling of rho
         progress=progress,
     )
 

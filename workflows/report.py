@@ -32,8 +32,8 @@ _READ_CURVES = (
     "How to read it: rho is 0 when the geometry of the model's rows has nothing of the "
     "signature's, and 1 when the pairwise cosines are in proportion. The band is the 95 % interval "
     "when tokens are drawn anew; hollow markers are steps where tokens permuted at random do as "
-    "well in more than 1 of 20 cases. Ceiling: what the finite corpus allows, from its two halves. "
-    "Thin lines: training loss, right axis."
+    "well in more than 1 of 20 cases. Ceiling: the most that a finite corpus allows, known where "
+    "its halves were counted apart. Thin lines: training loss, right axis."
 )
 _STEP_COLUMNS = (
     "rho",
