@@ -102,21 +102,24 @@ VARIABLES: Mapping[str, Variable] = {
 
 
 def dataset(
-    variables: Mapping[str, tuple[tuple[str, ...], Any]], coordinates: Mapping[str, tuple[str, Any]]
+    variables: Mapping[str, tuple[tuple[str, ...], Any]],
+    coordinates: Mapping[str, tuple[str, Any]],
+    *,
+    known: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
     """Make a Dataset whose every variable carries its long name and units.
 
     Raises
     ------
     KeyError
-        A variable that ``VARIABLES`` does not describe.
+        A variable that ``known`` does not describe.
     """
     described = xr.Dataset(
         {name: (dims, _storable(values)) for name, (dims, values) in variables.items()},
         coords={name: (dim, _storable(values)) for name, (dim, values) in coordinates.items()},
     )
     for name, variable in described.variables.items():
-        meaning = VARIABLES[str(name)]
+        meaning = known[str(name)]
         variable.attrs.update(long_name=meaning.long_name, units=meaning.units)
     return described
 

@@ -75,6 +75,17 @@ class Training:
         """Whether every run has ended."""
         return not len(self._running) or self.epoch >= self._alike.epochs
 
+    @property
+    def epochs(self) -> int:
+        """Epochs that the longest run takes."""
+        return self._alike.epochs
+
+    @property
+    def last_accuracy(self) -> float:
+        """Mean over runs of the last accuracy evaluated."""
+        pairs = zip(self._logs, self._totals, strict=True)
+        return sum(log.hits[-1] / total for log, total in pairs) / len(self._logs)
+
     def run_epoch(self) -> None:
         """Train every running run for one epoch; evaluate and keep what is due."""
         for chosen_RB in self._batches():
