@@ -78,14 +78,15 @@ class PairTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTask:
-    """``1 + sum mod size`` of L tokens of 1..size, all sequences.
+    """``1 + sum mod modulus`` (of ``size`` unless given) of L tokens of 1..size, all sequences.
 
-    They are listed as multisets, each with the number of its arrangements as weight: a model that
+    A modulus above every sum makes it plain addition. They are listed as multisets, each with the number of its arrangements as weight: a model that
     only adds its embeddings cannot tell the arrangements apart.
     """
 
     length: int
     size: int = 50
+    modulus: int | None = None
     vocab_size: int = VOCAB_SIZE
 
     def build(self) -> ControlledTask:
@@ -95,7 +96,7 @@ class SumTask:
         weights_N = _arrangements(multisets_NL)
         return _task(
             multisets_NL,
-            1 + multisets_NL.sum(axis=1) % self.size,
+            1 + multisets_NL.sum(axis=1) % (self.modulus or self.size),
             self.vocab_size,
             anchors=np.array(tokens),
             contexts=np.array(tokens),
