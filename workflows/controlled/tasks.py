@@ -80,8 +80,9 @@ class PairTask:
 class SumTask:
     """``1 + sum mod modulus`` (of ``size`` unless given) of L tokens of 1..size, all sequences.
 
-    A modulus above every sum makes it plain addition. They are listed as multisets, each with the number of its arrangements as weight: a model that
-    only adds its embeddings cannot tell the arrangements apart.
+    A modulus above every sum makes it plain addition. They are listed as multisets, each with the
+    number of its arrangements as weight: a model that only adds its embeddings cannot tell the
+    arrangements apart.
     """
 
     length: int
