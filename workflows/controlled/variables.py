@@ -60,7 +60,14 @@ CONTROLLED: Mapping[str, Variable] = {
     "holding": Variable(long_name="share of the seeds for which the claim holds"),
     "probability": Variable(long_name="probability of the label given the token"),
     "order": Variable(long_name="order of the signature"),
-    "share": Variable(long_name="share of the order in the gradient"),
+    "share": Variable(long_name="share of the order in the label-driven gradient"),
+    "flow_share": Variable(long_name="share of the order in the whole gradient flow"),
+    "takeover_epoch": Variable(
+        long_name="first epoch at which the order is the largest in the whole flow", units="epochs"
+    ),
+    "slope": Variable(long_name="slope of log ratio against log d"),
+    "exponent": Variable(long_name="slope of log norm of the term against log scale"),
+    "combinatorial_factor": Variable(long_name="B_m(K) = (m+1)! S(K-1, m+1)"),
     "width": Variable(long_name="embedding width d"),
     "embedding_scale": Variable(long_name="factor on the embedding"),
     "ratio": Variable(long_name="RMS of the order's term over that of order 0"),
