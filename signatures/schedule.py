@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS = 10
 _TRIES = 3
+_FREE_PORT = "127.0.0.1:0"
+"""Of the scheduler's pages: without an address Dask takes 8787, and warns where it is in use."""
 
 
 class Runner(Protocol):
@@ -139,6 +141,7 @@ def _local_client(workers: int) -> Iterator[Any]:
                 threads_per_worker=1,
                 processes=True,
                 dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": _FREE_PORT},
                 memory_limit=0,  # --memory is kept by block sizes; Dask must not pause or kill
                 silence_logs=logging.CRITICAL,
             )

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -224,3 +224,13 @@ def test_in_process_keeps_the_order():
     with open_runner(1) as runner:
         assert list(runner.run(divmod, [(7, 2), (9, 4)])) == [(0, (3, 1)), (1, (2, 1))]
         assert runner.everywhere(int, "3") == [3]
+
+
+def test_two_counts_at_once_do_not_meet_at_a_port():
+    """Dask's own port is held; a warning would be an error here."""
+    with socket.socket() as holder:
+        with suppress(OSError):  # another program may hold it already, which serves as well
+            holder.bind(("127.0.0.1", 8787))
+            holder.listen()
+        with open_runner(2) as one, open_runner(2) as other:
+            assert dict(one.run(divmod, [(7, 2)])) == dict(other.run(divmod, [(7, 2)]))
