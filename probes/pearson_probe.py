@@ -4,7 +4,10 @@ Small enough for exact signatures and full batches (arXiv:2608.30315, section 5:
 rate 0.01, 300 steps, standard deviation |X|^-0.25 at the start, five folds over token pairs).
 Pairs of one token lie in several folds, so folds over pairs leak; folds over anchors do not.
 
-Shapes: A anchors, V labels, C context tokens, P pairs.
+A signature of higher order is contracted with v once for each context token, which makes a
+symmetric map of rank one of it: order 2 has as many free parameters as order 1.
+
+Shapes: A anchors, V labels, C context tokens (one mode for each order), P pairs.
 """
 
 from collections.abc import Iterator
@@ -31,7 +34,10 @@ def fit_pearson(
     learning_rate: float = 0.01,
     seed: int = 0,
 ) -> FloatArray:
-    """Find the v, (C), that maximises rho over the given pairs (all a < b unless given)."""
+    """Find the v, (C), that maximises rho over the given pairs (all a < b unless given).
+
+    ``phi_AVC`` is the order-1 signature, or one of order m with m modes (A, V, C, .., C).
+    """
     phi = torch.from_numpy(np.asarray(phi_AVC, np.float64))
     first, second = pairs if pairs is not None else all_pairs(len(phi))
     wanted = torch.from_numpy(similarity_AA[first, second])
@@ -42,7 +48,7 @@ def fit_pearson(
     adam = torch.optim.Adam([v], lr=learning_rate)
     for _ in range(steps):
         adam.zero_grad()
-        loss = -_rho(_cosines(phi @ v)[first, second], wanted)
+        loss = -_rho(_cosines(_contracted(phi, v))[first, second], wanted)
         loss.backward()
         adam.step()
     return np.asarray(v.detach().numpy(), np.float64)
@@ -64,9 +70,15 @@ def cross_validated_rho(
     found = []
     for training, held_out in _folds(len(phi_AVC), over, folds, seed):
         v = fit_pearson(phi_AVC, similarity_AA, training, seed=seed, **fitting)
-        cosines = _cosines(torch.from_numpy(phi_AVC @ v)).numpy()
+        cosines = _cosines(torch.from_numpy(probed_rows(phi_AVC, v))).numpy()
         found.append(pearson(cosines[held_out], similarity_AA[held_out]))
     return np.array(found)
+
+
+def probed_rows(phi_AVC: npt.NDArray[Any], v_C: FloatArray) -> FloatArray:
+    """``h_a = phi_m(a) v .. v``, one v for each context mode, (A, V)."""
+    rows = _contracted(torch.from_numpy(np.asarray(phi_AVC, np.float64)), torch.from_numpy(v_C))
+    return np.asarray(rows.numpy())
 
 
 def all_pairs(num_anchors: int) -> Pairs:
@@ -89,6 +101,12 @@ def _folds(num_anchors: int, over: Folds, folds: int, seed: int) -> Iterator[tup
         out_A = fold_A == fold
         out, kept = out_A[first] & out_A[second], ~out_A[first] & ~out_A[second]
         yield (first[kept], second[kept]), (first[out], second[out])
+
+
+def _contracted(phi: Tensor, v: Tensor) -> Tensor:
+    while phi.dim() > 2:
+        phi = phi @ v
+    return phi
 
 
 def _cosines(rows_AV: Tensor) -> Tensor:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probes.fourier import best_frequency, fourier_rho, fourier_rows, frequencies
-from probes.pearson_probe import cross_validated_rho, fit_pearson
+from probes.pearson_probe import cross_validated_rho, fit_pearson, probed_rows
 from probes.similarity import cosine_matrix, off_diagonal, pearson
 
 
@@ -54,3 +54,17 @@ def test_the_pearson_probe_finds_a_planted_vector() -> None:
     assert pearson(off_diagonal(cosine_matrix(phi @ found)), off_diagonal(planted)) > 0.98
     for over in ("pairs", "anchors"):
         assert cross_validated_rho(phi, planted, over=over, steps=800).mean() > 0.9
+
+
+def test_order_two_is_contracted_twice_and_found() -> None:
+    generator = np.random.default_rng(3)
+    phi, v = generator.random((15, 9, 4, 4)), generator.normal(size=4)
+    rows = probed_rows(phi, v)
+    np.testing.assert_allclose(rows, np.einsum("avbc,b,c->av", phi, v, v))
+    found = fit_pearson(phi, cosine_matrix(rows), steps=800)
+    assert (
+        pearson(
+            off_diagonal(cosine_matrix(probed_rows(phi, found))), off_diagonal(cosine_matrix(rows))
+        )
+        > 0.98
+    )

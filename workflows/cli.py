@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-_COMMANDS = ("demo", "corpus", "count", "signatures", "train", "probe", "report")
+_COMMANDS = ("demo", "corpus", "count", "signatures", "train", "probe", "report", "controlled")
 """Each is ``workflows/commands/NAME.py`` with a click command of the same name."""
 
 _DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM}

@@ -48,11 +48,9 @@ class Training:
         self._parameters = {
             name: torch.cat([one[name] for one in drawn]).to(dtype) for name in drawn[0]
         }
+        # First and second moment, and room to compute the step in.
         self._moments = {
-            name: (
-                torch.zeros_like(self._parameters[name]),
-                torch.zeros_like(self._parameters[name]),
-            )
+            name: tuple(torch.zeros_like(self._parameters[name]) for _ in range(3))
             for name in trainable_names(self._parameters)
         }
         self._lr = _per_run([config.lr for config in configs], dtype)
@@ -118,17 +116,17 @@ class Training:
         gradients = torch.autograd.grad(loss, leaves)
         self._updates += 1
         config, n = self._alike, self._updates
-        root = (1 - config.beta2**n) ** 0.5
+        root, rate = (1 - config.beta2**n) ** 0.5, self._lr / (1 - config.beta1**n)
         with torch.no_grad():
             for name, leaf, gradient in zip(names, leaves, gradients, strict=True):
                 leaf.requires_grad_(False)
-                first, second = self._moments[name]
+                first, second, scratch = self._moments[name]
                 first.lerp_(gradient, 1 - config.beta1)
                 second.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-                scaled = second.sqrt().div_(root).add_(config.eps)
-                leaf.mul_(self._decay).sub_(
-                    (first * (self._lr / (1 - config.beta1**n))).div_(scaled)
-                )
+                torch.sqrt(second, out=scratch)
+                scratch.div_(root).add_(config.eps)
+                torch.div(first, scratch, out=scratch)
+                leaf.mul_(self._decay).sub_(scratch.mul_(rate))
 
     @torch.no_grad()
     def _evaluate(self) -> None:
@@ -153,7 +151,7 @@ class Training:
         kept = torch.tensor([place for place, end in enumerate(ended) if not end], dtype=torch.long)
         self._running = self._running[kept]
         self._parameters = {name: rows[kept] for name, rows in self._parameters.items()}
-        self._moments = {n: (m[kept], v[kept]) for n, (m, v) in self._moments.items()}
+        self._moments = {n: tuple(m[kept] for m in many) for n, many in self._moments.items()}
         self._lr, self._decay = self._lr[kept], self._decay[kept]
         self._data = self._data.take(kept)
 
