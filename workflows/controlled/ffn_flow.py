@@ -9,11 +9,12 @@ label-driven minus prediction-driven, and with p(X) = 1 / V each part is exactly
                          sum_{l + n1 + .. + nm = k-1} (k-1)! / (l! n1! .. nm!)
                          w_a^l * u_v * w_b1^n1 * .. * w_bm^nm,   l >= 0, every n >= 1.
 
-The inner sum is (k-1)! times the coefficient of t^(k-1) in ``e^(t w_a) prod_r (e^(t w_br) - 1)``,
-so a product of truncated power series yields it for every k at once.
+The inner sum is (k-1)! times the coefficient of t^(k-1) in ``e^(t w_a) prod_r (e^(t w_br) - 1)``.
+The product over r is a truncated power series of the context alone, formed once for each multiset
+of context tokens; a cell then takes K products for every k at once.
 
-Shapes: V vocabulary, H hidden size, L positions, N samples, M orders, E cells of a signature,
-K degree of sigma.
+Shapes: V vocabulary, H hidden size, L positions, N samples, M orders, A anchors, E cells of a
+signature, C multisets of context tokens, K degree of sigma and terms of a power series.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,9 +36,10 @@ from signatures.exact import (
 )
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 _CHUNK_NUMBERS = 1 << 22
-"""Numbers of one power series in memory at a time."""
+"""Numbers (cells times hidden size) worked on at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +66,7 @@ class PolynomialFFN:
         if not len(self.coefficients_K):
             raise ValueError("coefficients_K: found none, required C_1..C_K; give at least C_1")
 
-    def logits(self, samples_NL: npt.NDArray[np.int64]) -> FloatArray:
+    def logits(self, samples_NL: IntArray) -> FloatArray:
         """``f(X)``, (N, V)."""
         z_NH = self.embedding_VH[samples_NL].sum(axis=1)
         hidden_NH = sum(c * z_NH**k for k, c in enumerate(self.coefficients_K, start=1))
@@ -72,13 +74,40 @@ class PolynomialFFN:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class CellTable:
+    """One signature as `_contract` reads it: cells with the place of their context."""
+
+    anchors_A: IntArray
+    anchor_E: IntArray
+    label_E: IntArray
+    probability_E: FloatArray
+    """Of the cell with its context as a multiset: A_{a,m} is symmetric in the context."""
+    contexts_CM: IntArray
+    """Every multiset of context tokens that occurs."""
+    context_E: IntArray
+
+    @classmethod
+    def of(cls, signature: ExactSignature) -> "CellTable":
+        """Find the multisets that occur."""
+        contexts_CM, context_E = np.unique(signature.context_EM, axis=0, return_inverse=True)
+        return cls(
+            anchors_A=signature.anchors_A,
+            anchor_E=signature.anchor_E,
+            label_E=signature.label_E,
+            probability_E=signature.multiset_probabilities,
+            contexts_CM=contexts_CM,
+            context_E=context_E,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TaskSignatures:
     """Signatures of one task, order by order, counted once for as many models as wanted."""
 
     task: EnumeratedTask
-    label: tuple[ExactSignature, ...]
-    cooccurrence: tuple[ExactSignature, ...]
-    sample: tuple[ExactSignature, ...]
+    label: tuple[CellTable, ...]
+    cooccurrence: tuple[CellTable, ...]
+    sample: tuple[CellTable, ...]
     """Label signatures with the number of the sample as its label: P(X, b1..bm | a)."""
 
     @classmethod
@@ -93,9 +122,9 @@ class TaskSignatures:
         )
         return cls(
             task=task,
-            label=tuple(label_signature(task, m) for m in orders),
-            cooccurrence=tuple(cooccurrence_signature(task, m) for m in orders),
-            sample=tuple(label_signature(numbered, m) for m in orders),
+            label=tuple(CellTable.of(label_signature(task, m)) for m in orders),
+            cooccurrence=tuple(CellTable.of(cooccurrence_signature(task, m)) for m in orders),
+            sample=tuple(CellTable.of(label_signature(numbered, m)) for m in orders),
         )
 
 
@@ -150,64 +179,64 @@ def coefficient_sum(order: int, degree: int) -> int:
 
 def _terms(
     signatures: TaskSignatures,
-    by_order: Sequence[ExactSignature],
+    by_order: Sequence[CellTable],
     model: PolynomialFFN,
     label_vectors: FloatArray,
 ) -> FloatArray:
     """``L r_a A_{a,m} . phi^m(a)`` of every order and token, with one vector for each label."""
     task = signatures.task
+    num_orders = min(task.length, len(model.coefficients_K))
+    assert len(by_order) >= num_orders, "signatures counted for a lower degree"
     scale_V = task.length * occurrence_probability(task)
-    terms_MVH = np.zeros((min(len(by_order), len(model.coefficients_K)), *model.embedding_VH.shape))
+    terms_MVH = np.zeros((num_orders, *model.embedding_VH.shape))
     for order, term_VH in enumerate(terms_MVH):
-        signature = by_order[order]
-        anchors_A = signature.anchors_A
-        contracted_AH = _contract(signature, model, label_vectors)
+        anchors_A = by_order[order].anchors_A
+        contracted_AH = _contract(by_order[order], model, label_vectors)
         ways = comb(task.length - 1, order)
         term_VH[anchors_A] = ways * scale_V[anchors_A, None] * contracted_AH
     return terms_MVH
 
 
-def _contract(
-    signature: ExactSignature, model: PolynomialFFN, label_vectors: FloatArray
-) -> FloatArray:
-    """Sum A_{a,m} less binom(L-1, m) against the signature, (A, H).
-
-    A is symmetric in the context, so each multiset counts once with all of its probability.
-    """
-    sums_AH = np.zeros((len(signature.anchors_A), model.embedding_VH.shape[1]))
-    probability_E = signature.multiset_probabilities
-    for cells in _chunks(len(probability_E), sums_AH.shape[1] * len(model.coefficients_K)):
-        anchor_e = signature.anchor_E[cells]
-        series_eH = _series_sum(
-            model.embedding_VH[signature.anchors_A[anchor_e]],
-            [model.embedding_VH[tokens_e] for tokens_e in signature.context_EM[cells].T],
-            model.coefficients_K,
+def _contract(table: CellTable, model: PolynomialFFN, label_vectors: FloatArray) -> FloatArray:
+    """Sum A_{a,m} less binom(L-1, m) against the signature, (A, H)."""
+    degree, order = len(model.coefficients_K), table.contexts_CM.shape[1]
+    weights_KAH = _anchor_weights(model.embedding_VH[table.anchors_A], model.coefficients_K)
+    growth_KCH = _context_series(model.embedding_VH, table.contexts_CM, degree)
+    sums_AH = np.zeros((len(table.anchors_A), label_vectors.shape[1]))
+    for cells in _chunks(len(table.anchor_E), sums_AH.shape[1]):
+        anchor_e, context_e = table.anchor_E[cells], table.context_E[cells]
+        label_eH = label_vectors[table.label_E[cells]]
+        of_anchor_Ae: csr_array[Any] = csr_array(
+            (table.probability_E[cells], (anchor_e, np.arange(len(anchor_e)))),
+            shape=(len(sums_AH), len(anchor_e)),
         )
-        series_eH *= label_vectors[signature.label_E[cells]]
-        places = (anchor_e, np.arange(len(anchor_e)))
-        sums: csr_array[Any] = csr_array(
-            (probability_E[cells], places), shape=(len(sums_AH), len(anchor_e))
-        )
-        sums_AH += sums @ series_eH
+        for power in range(order, degree):  # the product has no lower powers
+            grown_eH = growth_KCH[power, context_e] * label_eH
+            sums_AH += weights_KAH[power] * (of_anchor_Ae @ grown_eH)
     return sums_AH
 
 
-def _series_sum(
-    anchor_eH: FloatArray, contexts: Sequence[FloatArray], coefficients_K: Sequence[float]
-) -> FloatArray:
-    """``sum_k k C_k (k-1)! [t^(k-1)] e^(t w_a) prod_r (e^(t w_br) - 1)``, (e, H)."""
+def _anchor_weights(anchors_AH: FloatArray, coefficients_K: Sequence[float]) -> FloatArray:
+    """``sum_{k>j} k C_k (k-1)! w_a^(k-1-j) / (k-1-j)!`` by the context's power j, (K, A, H)."""
     degree = len(coefficients_K)
-    series_KeH = _exponential(anchor_eH, degree)
-    for context_eH in contexts:
-        factor_KeH = _exponential(context_eH, degree)
-        series_KeH = np.stack(
-            [
-                np.einsum("neh,neh->eh", series_KeH[:power], factor_KeH[power:0:-1])
-                for power in range(degree)
-            ]
-        )
-    weights_K = [factorial(k) * c for k, c in enumerate(coefficients_K, start=1)]
-    return np.asarray(np.einsum("k,keh->eh", weights_K, series_KeH))
+    series_KAH = _exponential(anchors_AH, degree)
+    weights_KAH = np.zeros_like(series_KAH)
+    for k, coefficient in enumerate(coefficients_K, start=1):
+        weights_KAH[:k] += factorial(k) * coefficient * series_KAH[k - 1 :: -1]
+    return weights_KAH
+
+
+def _context_series(embedding_VH: FloatArray, contexts_CM: IntArray, degree: int) -> FloatArray:
+    """Coefficients of ``prod_r (e^(t w_br) - 1)`` up to t^(degree - 1), (K, C, H)."""
+    tokens_KVH = _exponential(embedding_VH, degree)
+    product_KCH = np.zeros((degree, len(contexts_CM), embedding_VH.shape[1]))
+    product_KCH[0] = 1.0
+    for tokens_C in contexts_CM.T:
+        factor_KCH = tokens_KVH[:, tokens_C]
+        for power in reversed(range(degree)):  # in place: a power reads lower ones only
+            lower, factors = product_KCH[:power], factor_KCH[power:0:-1]
+            product_KCH[power] = np.einsum("kch,kch->ch", lower, factors)
+    return product_KCH
 
 
 def _exponential(base_eH: FloatArray, degree: int) -> FloatArray:
