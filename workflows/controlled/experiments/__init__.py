@@ -6,6 +6,7 @@ from workflows.controlled.experiments import (
     activation_order,
     attention,
     fixed_embeddings,
+    gradient,
     laws,
     min_max,
     moduli,
@@ -26,6 +27,7 @@ _FAMILIES = (
     min_max.EXPERIMENTS,
     triples.EXPERIMENTS,
     seeds.EXPERIMENTS,
+    gradient.EXPERIMENTS,
     robustness.EXPERIMENTS,
 )
 

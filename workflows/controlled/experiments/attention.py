@@ -20,7 +20,7 @@ from workflows.controlled.geometry import (
 from workflows.controlled.models import ModelConfig
 from workflows.controlled.registry import Experiment, Findings, Inputs, Size, inner_seeds
 from workflows.controlled.runs import RunConfig, TrainedRun
-from workflows.controlled.settings import EARLY, PARITY
+from workflows.controlled.settings import ATTENTION_EARLY, EARLY, PARITY
 from workflows.controlled.tasks import IntArray, PairTask, ParityTask, built
 from workflows.controlled.variables import controlled_dataset
 
@@ -53,7 +53,9 @@ def _pairs(inputs: Inputs) -> Findings:
         late = run.config.epochs
         groups[rule] = views(
             {
-                f"embedding, epoch {EARLY}": run.embedding(EARLY, task.anchors_A),
+                f"embedding, epoch {ATTENTION_EARLY}": run.embedding(
+                    ATTENTION_EARLY, task.anchors_A
+                ),
                 "order-0 signature": task.order_zero(),
                 f"embedding, epoch {late}": run.embedding(late, task.anchors_A),
             },
@@ -86,7 +88,7 @@ def _pair_course(run: TrainedRun) -> xr.Dataset:
 
 def _pair_claims(add: xr.Dataset, mod: xr.Dataset, inputs: Inputs) -> list[Claim]:
     last = int(add["epoch"].values[-1])
-    early_add, early_mod = add.sel(epoch=EARLY), mod.sel(epoch=EARLY)
+    early_add, early_mod = add.sel(epoch=ATTENTION_EARLY), mod.sel(epoch=ATTENTION_EARLY)
     size = len(built(inputs.runs["mod"].config.task).anchors_A)
     return [
         at_least("attention, addition: early embeddings have the geometry of order 0 (rho_0)",
@@ -94,7 +96,7 @@ def _pair_claims(add: xr.Dataset, mod: xr.Dataset, inputs: Inputs) -> list[Claim
         at_least("attention, modular addition: early, all embeddings point one way (mean cosine)",
                  float(early_mod["mean_cosine"]), 0.9),
         at_most("attention, modular addition: nothing is learned while they do (accuracy)",
-                inputs.runs["mod"].accuracy_at(EARLY), 2 / size),
+                inputs.runs["mod"].accuracy_at(ATTENTION_EARLY), 2 / size),
         at_most("attention, modular addition: late, they part (mean cosine)",
                 float(mod.sel(epoch=last)["mean_cosine"]), 0.5, tested=not inputs.quick),
         at_most("attention, addition: the order-0 geometry recedes (late less early rho_0)",
