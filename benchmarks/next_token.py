@@ -3,6 +3,7 @@
 Usage: python -m benchmarks.next_token peers PREFIX      ratios, all on the same .bin/.idx
        python -m benchmarks.next_token curve PREFIX...   ours alone, one line a corpus
        python -m benchmarks.next_token copies PREFIX     counts of nine copies are nine times one's
+       python -m benchmarks.next_token dry-run          predicted over measured, four corpora
 
 Ours is timed end to end: from the .bin in the page cache to the finished, verified store. The
 peers are timed bare: their columns lie in memory, without the pairs over document borders and
@@ -14,6 +15,8 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_matrix
 
+from benchmarks.unlike_corpora import CORPORA, write_unlike
 from corpus.store import CorpusWriter, open_corpus
 from signatures.count import CountOptions, count_next_token
 from signatures.memory import MemorySampler
@@ -79,7 +83,7 @@ def ours(prefix: Path | list[Path], out: Path, workers: int, **options: Any) -> 
         "counted_per_second_and_worker": round(result["tokens"] / stages["count"] / workers),
         "stages": stages,
         "peak_gigabytes": round(result["peak_memory_bytes"] / 1e9, 2),
-        "store_bytes": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        "store_bytes": size_of(out),
         "written_bytes": written_bytes() - before,
         "load": os.getloadavg()[0],
     }
@@ -217,16 +221,55 @@ def nine_copies(prefix: Path, folder: Path) -> None:
     print(json.dumps({"entries": entries, "nine_times_one": True}))
 
 
+def predictions(prefixes: list[Path], folder: Path, workers: int) -> None:
+    """Print predicted over measured for each corpus, each prediction and count a new process."""
+    print("| corpus | tokens | memory | disk | entries | seconds | seconds measured |")
+    print("|---|---|---|---|---|---|---|")
+    for prefix in prefixes:
+        into_page_cache(prefix)
+        command = ["count", "next-token", prefix, "--out", folder / "s", "--workers", workers]
+        predicted, found = staircase(*command, "--dry-run"), staircase(*command)
+        measured = {
+            "memory_bytes": found["peak_memory_bytes"],
+            "disk_bytes": size_of(folder / "s"),
+            "entries": found["entries"],
+            "seconds": found["seconds"],
+        }
+        shutil.rmtree(folder / "s")
+        ratios = [f"{predicted[name] / value:.2f}" for name, value in measured.items()]
+        cells = [prefix.name, f"{found['tokens']:,}", *ratios, f"{found['seconds']:.2f}"]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def staircase(*arguments: object) -> dict[str, Any]:
+    """Run the command line in a process of its own; what it prints with --json."""
+    command = [sys.executable, "-m", "workflows", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["peers", "curve", "copies"])
-    parser.add_argument("prefix", type=Path, nargs="+")
+    parser.add_argument("what", choices=["peers", "curve", "copies", "dry-run"])
+    parser.add_argument("prefix", type=Path, nargs="*")
     parser.add_argument("--duckdb-only", action="store_true", help="the one peer for 1e9 tokens")
-    parser.add_argument("--workers", type=int, help="of the curve; default all cores")
+    parser.add_argument("--workers", type=int, help="of curve and dry-run; default all cores")
+    parser.add_argument("--tokens", type=float, default=2e7, help="of each corpus of dry-run")
     parser.add_argument("--scratch", type=Path, help="folder for stores; default the system's")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.scratch) as name:
         folder = Path(name)
+        if given.what == "dry-run":
+            given.prefix += [write_unlike(folder, name, int(given.tokens)) for name in CORPORA]
+        elif not given.prefix:
+            parser.error("name the corpus to count, a PREFIX")
         for dtype in {open_corpus(prefix).dtype for prefix in given.prefix}:
             (place := folder / f"warm-{dtype}").mkdir()
             warm_up(place, dtype)
@@ -235,6 +278,8 @@ def main() -> None:
             against_peers(given.prefix[0], folder, names)
         elif given.what == "curve":
             curve(given.prefix, folder, given.workers)
+        elif given.what == "dry-run":
+            predictions(given.prefix, folder, given.workers or cores())
         else:
             nine_copies(given.prefix[0], folder)
 

@@ -9,7 +9,6 @@ Shapes: M sampled pairs, E distinct ones, V vocabulary.
 import math
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ import psutil  # type: ignore[import-untyped]
 
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
-from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_rows, sort_labels
+from signatures.cost import CostModel, counting_rate
+from signatures.kernels import Int64s
 from signatures.layout import COUNTS, CSR_ARRAYS, MatrixLayout
 from signatures.memory import MIB, SLACK, MemoryPlan
 from signatures.planning import Question, partition_units, resolve, share_memory
@@ -34,11 +34,7 @@ _SEED = 1
 
 _MAIN_BYTES, _WORKER_BYTES = 105 * MIB, 100 * MIB
 _BUFFER_BYTES = 24 * MIB
-_VERIFY_ENTRIES, _VERIFY_BYTES = 1 << 22, 24
-_START_SECONDS, _FINISH_SECONDS = 2.5, 0.4
-_HASH_BYTES_A_SECOND = 1e9
-_MERGE_SECONDS, _WRITE_SECONDS = 15e-9, 120e-9
-"""Seconds an entry: of a partial when merged, of the store when written and read back."""
+_VERIFY_ENTRIES, _VERIFY_BYTES = 1 << 22, 36
 
 
 def estimate_next_token(
@@ -79,13 +75,17 @@ def estimate_next_token(
     partials = sample.entries_at(partition) * max(1, tokens / max(1, partition))
     store_bytes = sample.store_bytes(out, question, entries)
     scratch_bytes = round((partials + entries) * (4 + (2 if question.vocab_size <= 2**16 else 4)))
+    token_bytes = question.corpus.dtype.itemsize
+    cost = CostModel(tokens_per_second=sample.tokens_per_second, token_bytes=token_bytes)
     return {
         "tokens": tokens,
         "memory_bytes": _peak(memory, question.vocab_size, partition, entries),
         "disk_bytes": store_bytes,
         "scratch_bytes": scratch_bytes,
         "entries": entries,
-        "seconds": _seconds(memory, sample, question, tokens, entries, partials),
+        "seconds": cost.seconds(
+            tokens=tokens, entries=entries, partials=partials, workers=memory.workers
+        ),
         "fits": _fits(out, options, store_bytes + scratch_bytes, memory.peak(partition)),
         "partitions": math.ceil(tokens / max(1, partition)),
         "workers": memory.workers,
@@ -170,38 +170,11 @@ def _keys(question: Question, start: int, stop: int) -> Int64s:
 
 
 def _rate(question: Question, stretches: list[tuple[int, int]]) -> float:
-    """Tokens a second of the kernels, on one worker, compiled."""
-    if not stretches:
-        return math.inf
+    """Tokens a second of counting, on one worker: a stretch to warm up, then a sample's worth."""
     start, stop = question.units
     longest = _SAMPLE_TOKENS // question.stream.tokens_per_unit
-    for low, high in (stretches[0], (start, min(start + longest, stop))):
-        block = question.stream.block(low, high, "whole")
-        began = time.perf_counter()
-        _count(block.tokens_N, block.starts_S, block.stops_S, question.vocab_size)
-        seconds = time.perf_counter() - began
-    return (high - low) * question.stream.tokens_per_unit / max(seconds, 1e-9)
-
-
-def _count(tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, vocab_size: int) -> None:
-    """Run the kernels of one partition, and drop what they find."""
-    inputs_V = np.zeros(vocab_size, np.int64)
-    if histogram(tokens_N, starts_S, stops_S + 1, np.zeros(vocab_size, np.int64)) >= 0:
-        return  # the count itself will name the id that is no token
-    histogram(tokens_N, starts_S, stops_S, inputs_V)
-    ends_V = np.cumsum(inputs_V) - inputs_V
-    dtype: type[np.integer[Any]] = np.uint16 if vocab_size <= 2**16 else np.uint32
-    labels_P: Ints = np.empty(int(inputs_V.sum()), dtype)
-    sort_labels(tokens_N, starts_S, stops_S, ends_V, labels_P)
-    capacity = max(vocab_size, min(1 << 21, labels_P.size))
-    columns, counts = np.empty(capacity, dtype), np.empty(capacity, np.uint32)
-    dense_V, bitmap_W = (
-        np.zeros(vocab_size, np.uint32),
-        np.zeros(bitmap_words(vocab_size), np.uint64),
-    )
-    row = 0
-    while row < vocab_size:
-        row, _ = reduce_rows(labels_P, ends_V, row, dense_V, bitmap_W, columns, counts, inputs_V)
+    ranges = [stretches[0], (start, min(start + longest, stop))] if stretches else []
+    return counting_rate(question.stream, ranges, vocab_size=question.vocab_size)
 
 
 def _write_small(path: Path, sample: _Sample, question: Question) -> tuple[int, int]:
@@ -242,25 +215,6 @@ def _peak(memory: MemoryPlan, vocab_size: int, partition: int, entries: int) -> 
     counting = idle + memory.workers * round(buffers + partition * memory.token_bytes)
     verifying = _MAIN_BYTES + _VERIFY_BYTES * min(entries, (memory.workers + 1) * _VERIFY_ENTRIES)
     return max(counting, verifying)
-
-
-def _seconds(
-    memory: MemoryPlan,
-    sample: _Sample,
-    question: Question,
-    tokens: int,
-    entries: int,
-    partials: float,
-) -> float:
-    width = 2 if question.vocab_size <= 2**16 else 4
-    shared = (
-        tokens / sample.tokens_per_second
-        + tokens * width / _HASH_BYTES_A_SECOND
-        + partials * _MERGE_SECONDS
-        + entries * _WRITE_SECONDS
-    )
-    start = _START_SECONDS if memory.workers > 1 else 0.0
-    return start + _FINISH_SECONDS + shared / memory.workers
 
 
 def _fits(out: Path, options: CountOptions, disk: int, memory: int) -> bool:

@@ -1,65 +1,33 @@
 """--dry-run against what the count then took, on four unlike corpora, from a small sample."""
 
-import email
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from counting import start_count
 from strategies import write_corpus
 
+import signatures.estimate
+from benchmarks.unlike_corpora import CORPORA, write_unlike
+from signatures.cost import CostModel
 from signatures.count import CountOptions, count_next_token
 from signatures.estimate import estimate_next_token
 from workflows.cli import run
 
 SAMPLE = 1 << 18
+TOKENS = 4_000_000
 
 
-def text_corpus():
-    """Sentences of a grammar with a long-tailed lexicon, in documents on topics."""
-    numbers = np.random.default_rng(0)
-    documents = []
-    for _ in range(2_500):
-        topic = int(numbers.integers(40))
-        nouns = (numbers.zipf(1.3, 400) * 17 + topic * 50) % 8_000 + 100
-        verbs = numbers.zipf(1.4, 400) % 3_000 + 9_000
-        links = numbers.zipf(1.6, 400) % 90
-        documents.append(np.stack([links, nouns, verbs, links[::-1] + 10], 1).ravel())
-    return documents
+@pytest.fixture(scope="module", params=CORPORA)
+def corpus(request, tmp_path_factory):
+    return write_unlike(tmp_path_factory.mktemp("unlike"), request.param, TOKENS)
 
 
-def code_corpus():
-    """The standard library's own sources."""
-    files = sorted(Path(email.__file__).parents[1].glob("*/*.py"))[:500]
-    numbers: dict[str, int] = {}
-    pieces = (re.findall(r"\w+|[^\w]", file.read_text(errors="replace")) for file in files)
-    return [
-        np.array([numbers.setdefault(piece, len(numbers)) for piece in found], np.int64)
-        for found in pieces
-    ]
-
-
-def zipf_corpus():
-    """Independent tokens of Zipf frequency."""
-    tokens = np.random.default_rng(0).zipf(1.2, 4_000_000) % 30_000
-    return np.array_split(tokens, 2_000)
-
-
-def repeated_corpus():
-    """One document, over and over."""
-    document = np.random.default_rng(0).integers(0, 20_000, 100_000)
-    return [document] * 40
-
-
-@pytest.mark.parametrize("make", [text_corpus, code_corpus, zipf_corpus, repeated_corpus])
-def test_within_a_factor_of_two(tmp_path, make):
-    corpus = write_corpus(tmp_path, make(), np.int32)
+def test_entries_and_disk_within_a_factor_of_two(tmp_path, corpus):
     options = CountOptions(workers=1, partition_tokens=1_000_000)
     out = tmp_path / "s"
     predicted = estimate_next_token(corpus, out=out, options=options, sample_tokens=SAMPLE)
-    assert list(tmp_path.glob("s*")) == []
+    assert list(tmp_path.iterdir()) == []
     assert predicted["fits"] is True
     result = count_next_token(corpus, out=out, options=options)
     assert result["tokens"] == predicted["tokens"] > 4 * SAMPLE
@@ -69,18 +37,80 @@ def test_within_a_factor_of_two(tmp_path, make):
     assert predicted["partitions"] == result["partitions"]
 
 
-def test_memory_within_a_factor_of_two(tmp_path):
+def printed(*arguments):
+    """What a process of its own prints: what other tests left in this one would be measured."""
+    process = start_count(*arguments, "--json")
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return json.loads(output)
+
+
+def test_memory_within_a_factor_of_two(tmp_path, corpus):
+    command = [corpus, "--out", tmp_path / "s", "--workers", "1"]
+    predicted, result = printed(*command, "--dry-run"), printed(*command)
+    assert 0.5 <= predicted["memory_bytes"] / result["peak_memory_bytes"] <= 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_memory_of_many_tokens_within_a_factor_of_two(tmp_path, workers):
     corpus = write_corpus(tmp_path, [np.resize(np.arange(5_000), 50_000_000)])
-    command = [corpus, "--out", tmp_path / "s", "--workers", "1", "--json"]
-    found = []
-    for extra in (["--dry-run"], []):
-        process = start_count(*command, *extra)
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-        found.append(json.loads(output))
-    predicted, result = found
+    command = [corpus, "--out", tmp_path / "s", "--workers", str(workers)]
+    predicted, result = printed(*command, "--dry-run"), printed(*command)
+    assert predicted["workers"] == workers
     assert 0.5 <= predicted["memory_bytes"] / result["peak_memory_bytes"] <= 2
     assert predicted["entries"] == pytest.approx(result["entries"], rel=0.01)
+
+
+WORK = {"tokens": 10**9, "entries": 10**7, "partials": 4 * 10**7}
+
+
+def test_time_is_the_sum_of_its_terms():
+    model = CostModel(
+        tokens_per_second=1e8,
+        token_bytes=2,
+        hash_bytes_per_second=1e9,
+        merge_seconds=1e-8,
+        write_seconds=1e-7,
+        start_seconds=2,
+        finish_seconds=0.5,
+    )
+    assert model.seconds(**WORK, workers=1) == pytest.approx(0.5 + 10 + 2 + 0.4 + 1)
+    assert model.seconds(**WORK, workers=4) == pytest.approx(2.5 + 13.4 / 4)
+    twice = {name: 2 * number for name, number in WORK.items()}
+    assert model.seconds(**twice, workers=1) == pytest.approx(0.5 + 2 * 13.4)
+
+
+def test_time_follows_the_measured_rate_the_tokens_and_the_workers(tmp_path, monkeypatch):
+    """The kernels' rate is the one measured number; with it known, the rest is arithmetic."""
+
+    def seconds(tokens, rate, workers=1):
+        monkeypatch.setattr(signatures.estimate, "counting_rate", lambda *_, **__: rate)
+        corpus = write_corpus(tmp_path, [np.resize(np.arange(500), tokens)])
+        options = CountOptions(workers=workers, partition_tokens=tokens // 4)
+        found = estimate_next_token(corpus, out=tmp_path / "s", options=options)
+        assert found["workers"] == workers
+        return found["seconds"]
+
+    base = seconds(400_000, 1e4)
+    assert base == pytest.approx(40, rel=0.05)
+    assert seconds(400_000, 2e4) == pytest.approx(base / 2, rel=0.05)
+    assert seconds(800_000, 1e4) == pytest.approx(2 * base, rel=0.05)
+    assert seconds(400_000, 1e4, workers=2) == pytest.approx(base / 2 + 2.5, rel=0.05)
+
+
+def test_the_rate_is_measured_on_every_token_of_the_range(tmp_path, monkeypatch):
+    """A clock that moves one second a call: the rate is the tokens of the last range."""
+    ticks = iter(range(100))
+    monkeypatch.setattr("signatures.cost.time.perf_counter", lambda: next(ticks))
+    found = []
+    monkeypatch.setattr(
+        signatures.estimate,
+        "CostModel",
+        lambda **fields: found.append(fields) or CostModel(**fields),
+    )
+    corpus = write_corpus(tmp_path, [np.resize(np.arange(500), 300_000)])
+    estimate_next_token(corpus, out=tmp_path / "s")
+    assert found == [{"tokens_per_second": 300_000, "token_bytes": 2}]
 
 
 def test_a_small_corpus_is_sampled_whole(tmp_path, capsys):

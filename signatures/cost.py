@@ -1,0 +1,91 @@
+"""What a count costs in time: the model that ``--dry-run`` and docs/benchmarks.md share.
+
+Shapes: N tokens, S segments, V vocabulary, P pairs.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_rows, sort_labels
+from signatures.segments import Stream
+
+_BUFFER_ENTRIES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """Seconds of a count whose kernels are compiled and whose tokens are in the page cache.
+
+    ``start + finish + (tokens / count + bytes / hash + partials x merge + entries x write) / w``,
+    w workers, ``start`` only where worker processes are started. The rate of counting is measured
+    on the corpus itself; the rest is of the machine that docs/benchmarks.md describes.
+    """
+
+    tokens_per_second: float
+    """Of the kernels, on one worker."""
+    token_bytes: int
+    """Of a token on disk."""
+    hash_bytes_per_second: float = 1e9
+    merge_seconds: float = 15e-9
+    """An entry of a partial."""
+    write_seconds: float = 120e-9
+    """An entry of the store, written and read back."""
+    start_seconds: float = 2.5
+    finish_seconds: float = 0.4
+
+    def seconds(self, *, tokens: int, entries: float, partials: float, workers: int) -> float:
+        """Predict the wall time.
+
+        Parameters
+        ----------
+        entries, partials : float
+            Distinct pairs of the whole, and summed over partitions.
+        """
+        shared = (
+            tokens / self.tokens_per_second
+            + tokens * self.token_bytes / self.hash_bytes_per_second
+            + partials * self.merge_seconds
+            + entries * self.write_seconds
+        )
+        start = self.start_seconds if workers > 1 else 0.0
+        return start + self.finish_seconds + shared / workers
+
+
+def counting_rate(stream: Stream, ranges: Sequence[tuple[int, int]], *, vocab_size: int) -> float:
+    """Tokens a second of the kernels on the last of some ranges of units; the others warm up.
+
+    Without ranges there is nothing to count, and the rate is infinite.
+    """
+    seconds, low, high = 0.0, 0, 0
+    for low, high in ranges:
+        block = stream.block(low, high, "whole")
+        began = time.perf_counter()
+        _count(block.tokens_N, block.starts_S, block.stops_S, vocab_size)
+        seconds = time.perf_counter() - began
+    if high == low:
+        return math.inf
+    return (high - low) * stream.tokens_per_unit / max(seconds, 1e-9)
+
+
+def _count(tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, vocab_size: int) -> None:
+    """Run the kernels of one partition, and drop what they find."""
+    inputs_V = np.zeros(vocab_size, np.int64)
+    if histogram(tokens_N, starts_S, stops_S + 1, np.zeros(vocab_size, np.int64)) >= 0:
+        return  # the count itself will name the id that is no token
+    histogram(tokens_N, starts_S, stops_S, inputs_V)
+    ends_V = np.cumsum(inputs_V) - inputs_V
+    dtype: type[np.integer[Any]] = np.uint16 if vocab_size <= 2**16 else np.uint32
+    labels_P: Ints = np.empty(int(inputs_V.sum()), dtype)
+    sort_labels(tokens_N, starts_S, stops_S, ends_V, labels_P)
+    capacity = max(vocab_size, min(_BUFFER_ENTRIES, labels_P.size))
+    columns, counts = np.empty(capacity, dtype), np.empty(capacity, np.uint32)
+    dense_V = np.zeros(vocab_size, np.uint32)
+    bitmap_W = np.zeros(bitmap_words(vocab_size), np.uint64)
+    row = 0
+    while row < vocab_size:
+        row, _ = reduce_rows(labels_P, ends_V, row, dense_V, bitmap_W, columns, counts, inputs_V)
