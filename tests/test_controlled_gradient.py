@@ -131,7 +131,7 @@ def test_theorems_hold_to_rounding_and_the_printed_query_term_does_not(seed: int
         "theorem_3_positions",
     }
     assert max(errors.values()) < 1e-10
-    assert printed > 1e-3
+    assert printed > 1e-2
 
 
 def test_each_order_counts() -> None:

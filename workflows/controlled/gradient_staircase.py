@@ -62,6 +62,7 @@ def share_runs(seed: int, quick: bool) -> Mapping[str, RunConfig]:
             batch_size=None,
             dtype="float64",
             checkpoints=(*range(0, 100, 5), *range(100, epochs + 1, 25)),
+            evaluate_every=5,
         )
         for name, task in tasks.items()
     }

@@ -165,7 +165,11 @@ def random_ffn(generator: np.random.Generator, degree: int) -> PolynomialFFN:
 def random_attention(
     generator: np.random.Generator, length: int, *, with_positions: bool
 ) -> AttentionOnly:
-    """Draw parameters of order one."""
+    """Draw parameters of order one; queries and keys smaller, lest the softmax be saturated.
+
+    Where one position has all of the attention the query part is next to nothing, and no
+    comparison tells it from the printed one.
+    """
     shapes = {
         "embedding_VH": (_VOCAB_SIZE, _HIDDEN_SIZE),
         "unembedding_VH": (_VOCAB_SIZE, _HIDDEN_SIZE),
@@ -176,6 +180,8 @@ def random_attention(
         "positions_LH": (length, _HIDDEN_SIZE),
     }
     drawn = {name: generator.normal(size=shape) for name, shape in shapes.items()}
+    drawn["query_DH"] *= _HIDDEN_SIZE**-0.5
+    drawn["key_DH"] *= _HIDDEN_SIZE**-0.5
     drawn["positions_LH"] *= with_positions
     return AttentionOnly(**drawn)
 
