@@ -75,29 +75,48 @@ def test_the_sampler_sees_children_and_forgets_them():
 _COUNT = """
 import json, sys
 from pathlib import Path
-from signatures import memory
-from signatures.count import CountOptions, count_next_token
+from signatures import count, memory
 
-if __name__ == "__main__":
-    memory.SLACK, memory._SHARD_BYTES = int(sys.argv[3]), 2**20  # few entries: small shards
-    options = CountOptions(workers=1, memory=int(sys.argv[4]))
-    print(json.dumps(count_next_token(sys.argv[1], out=Path(sys.argv[2]), options=options)))
+out, (slack, limit, workers) = Path(sys.argv[2]), map(int, sys.argv[3:])
+opened, used = count.open_runner, []
+
+
+def recording(workers, scheduler=None):
+    used.append(workers)
+    return opened(workers, scheduler)
+
+
+if __name__ == "__main__":  # worker processes import this file
+    memory.SLACK, memory._SHARD_BYTES = slack, 2**20  # few entries: small shards
+    count.open_runner = recording
+    options = count.CountOptions(workers=workers, memory=limit)
+    result = count.count_next_token(sys.argv[1], out=out, options=options)
+    print(json.dumps(result | {"workers": used[0]}))
 """
 
 
-def test_the_peak_of_a_count_is_within_the_promise(tmp_path):
-    """240 MB of labels alone would not fit: they are counted in several partitions.
+@pytest.fixture(scope="module")
+def large_corpus(tmp_path_factory):
+    """240 MB of labels."""
+    tokens = np.resize(text_like(4_000_000, 70_000), 60_000_000)
+    return write_corpus(tmp_path_factory.mktemp("large"), [tokens], np.int32)
+
+
+@pytest.mark.parametrize(("workers", "memory"), [(1, 250 * MIB), (2, 410 * MIB), (3, 620 * MIB)])
+def test_the_peak_of_a_count_is_within_the_promise(tmp_path, large_corpus, workers, memory):
+    """The labels alone would not fit beside the processes: they are counted in partitions.
 
     In a process of its own, since what other tests have left in this one would be measured too.
     """
-    slack, memory = 200 * MIB, 250 * MIB
-    tokens = np.resize(text_like(4_000_000, 70_000), 60_000_000)
-    corpus = write_corpus(tmp_path, [tokens], np.int32)
+    slack = 200 * MIB
     script = tmp_path / "count.py"
     script.write_text(_COUNT)
-    command = [sys.executable, script, corpus, tmp_path / "s", str(slack), str(memory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    sizes = map(str, (slack, memory, workers))
+    command = [sys.executable, script, large_corpus, tmp_path / "s", *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    assert result["workers"] == workers
     assert result["peak_memory_bytes"] <= memory + slack
-    assert result["partitions"] >= 2
-    assert result["pairs"] == tokens.size - 1
+    assert result["partitions"] >= 2 * workers
+    assert result["pairs"] == 60_000_000 - 1
