@@ -4,57 +4,32 @@ partition -> kernel -> partial on scratch; merge by row range; prefix sum; one t
 read back, proven, renamed. Nothing that is counted passes through the driving process.
 """
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
 from signatures.job import CountJob
+from signatures.keys import Keys
 from signatures.layout import EVEN
-from signatures.memory import MemoryPlan, MemorySampler
-from signatures.planning import Question, make_job, notices, resolve, share_memory
-from signatures.schedule import Runner, open_runner
+from signatures.memory import MemoryPlan
+from signatures.planning import Question, resolve
+from signatures.run import Built, RunLog, run_count
+from signatures.schedule import Runner
 from signatures.scope import CountOptions, Scope
-from signatures.scratch import hold_scratch
 from signatures.segments import Half
-from signatures.spec import StoreSpec
 from signatures.stages import (
     Merged,
     Tally,
-    check_workers,
     count_stage,
-    fingerprint_stage,
     merge_stage,
     token_counts,
     write_stage,
 )
-from signatures.store import ShardRecord, complete_store, create_store, open_signatures
+from signatures.store import create_store
 
 __all__ = ["CountOptions", "Scope", "count_next_token"]
-
-
-@dataclass
-class _Log:
-    """What a run tells of itself."""
-
-    progress: Progress
-    notices: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    partitions: int = 0
-    reused: int = 0
-    kernel_seconds: float = 0.0
-    """Of all workers, spent in counting partitions."""
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the time of a stage."""
-        started = time.perf_counter()
-        yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
 
 
 def count_next_token(
@@ -91,77 +66,29 @@ def count_next_token(
     OSError
         The disk is full.
     """
-    started = time.perf_counter()
-    paths = [corpus_paths] if isinstance(corpus_paths, Path | str) else corpus_paths
-    absolute = tuple(Path(path).resolve() for path in paths)
-    out, options, log = Path(out).resolve(), options or CountOptions(), _Log(progress)
-    peak = None
-    if out.exists() and not options.overwrite:
-        spec = _finished_already(out, options, log)
-    else:
-        with MemorySampler() as sampler:
-            question = resolve(
-                absolute, input or InputOptions(), scope or Scope(), options, progress
-            )
-            log.notices += notices(question)
-            spec = _count_aside(question, out, options, log)
-        peak = sampler.peak
-    return _report(out, spec, log, time.perf_counter() - started, peak)
+    out, options = Path(out).resolve(), options or CountOptions()
+
+    def ask() -> Question:
+        paths = absolute(corpus_paths)
+        return resolve(paths, input or InputOptions(), scope or Scope(), options, progress)
+
+    return run_count(ask, _build, out, options, RunLog(progress))
 
 
-def _finished_already(out: Path, options: CountOptions, log: _Log) -> StoreSpec:
-    if not options.resume:
-        raise FileExistsError(
-            f"{out} exists; pass --overwrite to replace it, or choose another --out"
-        )
-    log.notices.append(f"{out} is complete; nothing was left to do")
-    return open_signatures(out).spec
-
-
-def _count_aside(question: Question, out: Path, options: CountOptions, log: _Log) -> StoreSpec:
-    """Count in the scratch folder; whatever goes wrong, only finished partitions stay there."""
-    with hold_scratch(out) as scratch:
-        if options.resume and scratch.manifest() is None:
-            log.notices.append(f"nothing to resume for {out}; started afresh")
-        try:
-            with open_runner(_workers(question, options), options.scheduler) as runner:
-                memory = share_memory(question, options, runner.workers)
-                with log.timed("fingerprint"):
-                    fingerprint_stage(runner, scratch.run, question.corpus, log.progress)
-                job = make_job(question, options, memory, scratch)
-                spec, merged, records = _build(runner, question, job, memory, log)
-            with log.timed("verify"):
-                complete_store(
-                    job.store,
-                    out,
-                    spec=spec,
-                    records=records,
-                    overwrite=options.overwrite,
-                    fingerprint=merged.fingerprint,
-                    workers=memory.workers,
-                    progress=log.progress,
-                )
-        except BaseException:
-            scratch.drop_unfinished()
-            raise
-        scratch.remove()
-    return spec
-
-
-def _workers(question: Question, options: CountOptions) -> int:
-    """Workers that the memory allows; those of a scheduler are known once it answers."""
-    return 1 if options.scheduler else share_memory(question, options, None).workers
+def absolute(paths: Sequence[Path | str] | Path | str) -> tuple[Path, ...]:
+    """One path or several, as every process finds them."""
+    one_or_more = [paths] if isinstance(paths, Path | str) else paths
+    return tuple(Path(path).resolve() for path in one_or_more)
 
 
 def _build(
-    runner: Runner, question: Question, job: CountJob, memory: MemoryPlan, log: _Log
-) -> tuple[StoreSpec, Merged, list[ShardRecord]]:
-    """Run the stages on the workers; the store is left unproven in the scratch folder."""
-    check_workers(runner, job)
+    runner: Runner, question: Question, job: CountJob, memory: MemoryPlan, log: RunLog
+) -> Built:
+    """Count, merge and write next-token counts."""
     with log.timed("count"):
         tally = count_stage(runner, job, log.progress)
-    log.partitions, log.reused = job.num_partitions, tally.reused
-    log.kernel_seconds = tally.kernel_seconds
+    log.reused, log.facts["kernel_seconds"] = tally.reused, tally.kernel_seconds
+    keys = Keys(job.vocab_size)
     matrices: dict[str, tuple[Half, ...]] = {"counts": job.division}
     vectors = {"token_counts": token_counts(job, job.division)}
     if job.halves:
@@ -173,7 +100,7 @@ def _build(
                 runner,
                 job.sources(halves),
                 job.scratch / f"merged-{len(halves)}-{halves[0]}",
-                vocab_size=job.vocab_size,
+                keys=keys,
                 memory=job.task_memory,
                 progress=log.progress,
             )
@@ -181,13 +108,13 @@ def _build(
         }
     _check_merge(merged, tally)
     spec = question.spec(pairs=tally.pairs, entries=merged["counts"].entries)
-    layouts = {name: one.layout(job.vocab_size) for name, one in merged.items()}
+    layouts = {name: one.layout(keys) for name, one in merged.items()}
     with log.timed("write"):
         create_store(job.store, spec, matrices=layouts, vectors=vectors)
         records = write_stage(
             runner, job.store, merged, at_once=memory.shard_writers, progress=log.progress
         )
-    return spec, merged["counts"], records
+    return Built(spec, records, merged["counts"].fingerprint)
 
 
 def _check_merge(merged: dict[str, Merged], tally: Tally) -> None:
@@ -205,27 +132,3 @@ def _check_merge(merged: dict[str, Merged], tally: Tally) -> None:
                 f"{one.indptr.parent}: the merged counts of {name} are not those of the "
                 "partitions; scratch files were altered: start again with --overwrite"
             )
-
-
-def _report(
-    out: Path, spec: StoreSpec, log: _Log, seconds: float, peak: int | None
-) -> dict[str, Any]:
-    totals = spec.totals
-    return {
-        "store": str(out),
-        "tokens": totals.tokens,
-        "documents": totals.documents,
-        "empty_documents": totals.empty_documents,
-        "pairs": totals.pairs,
-        "entries": totals.entries,
-        "vocab_size": spec.vocab_size,
-        "vocab_source": spec.vocab_source,
-        "seconds": seconds,
-        "tokens_per_second": totals.tokens / seconds,
-        "peak_memory_bytes": peak,
-        "partitions": log.partitions,
-        "reused_partitions": log.reused,
-        "stage_seconds": log.seconds,
-        "kernel_seconds": log.kernel_seconds,
-        "notices": log.notices,
-    }

@@ -13,6 +13,7 @@ import numpy as np
 from corpus.store import Corpus, InputOptions, open_corpus
 from signatures.order import Order
 from signatures.scope import Scope
+from signatures.scratch import PARTIALS, SUMS
 from signatures.segments import DocumentStream, FileStream, Half, OrderStream, Stream
 
 
@@ -57,7 +58,7 @@ class CountJob:
 
     def partial(self, partition: int, half: Half) -> Path:
         """Where a partition's counts go."""
-        return self.scratch / "partials" / f"{partition:06d}-{half}"
+        return self.scratch / PARTIALS / f"{partition:06d}-{half}"
 
     def sources(self, halves: Sequence[Half]) -> list[Path]:
         """List the partials of all partitions for these halves."""
@@ -67,6 +68,19 @@ class CountJob:
     def label_dtype(self) -> np.dtype[np.unsignedinteger]:
         """Narrowest unsigned integer that holds every id."""
         return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextJob:
+    """A count of contexts; which tokens are meant lies on scratch (`Contexts.save`)."""
+
+    count: CountJob
+    min_count: int
+    """Entries of a smaller count are left out."""
+
+    def sums(self) -> Path:
+        """Where the row ranges go that are added up."""
+        return self.count.scratch / SUMS
 
 
 @lru_cache(maxsize=1)

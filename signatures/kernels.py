@@ -8,7 +8,7 @@ at i + 1 its label, so a segment reads the tokens ``start`` to ``stop`` inclusiv
 scope ``document`` and the samples of scope ``packed`` both become segments before they get here.
 
 Shapes: N tokens, S segments, V vocabulary, P pairs, W words of an occupancy bitmap
-(`bitmap_words`), E entries (distinct pairs), R rows, K parts that are merged.
+(`bitmap_words`), E entries (distinct pairs), R rows, C columns, K parts that are merged.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
-_TWO = np.uint64(2)
 _SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _DE_BRUIJN, _SHIFT_58 = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
 _BIT_NUMBER = np.zeros(64, np.int64)
@@ -217,20 +216,23 @@ def _lowest_bit(bits: np.uint64) -> Any:
 
 
 @kernel
-def csr_fingerprint(indptr_R1: Ints, indices_E: Ints, data_E: Ints, first_row: int) -> np.uint64:
-    """Sum of count x h(1, row key) x h(2, column) over the entries, mod 2^64.
+def csr_fingerprint(
+    indptr_R1: Ints, indices_E: Ints, data_E: Ints, first_row: int, hashes_C: Uint64s
+) -> np.uint64:
+    """Sum of count x h(1, row key) x h(2, column key) over the entries, mod 2^64.
 
     Row r of these arrays has the key ``first_row + r``; entry e of it stands at
     ``e - indptr_R1[0]`` of ``indices_E``, so that a slice of a matrix needs no copy of its
-    pointers. h(k, x) is the k-th output of the generator SplitMix64 seeded with x. The
-    sum does not depend on how the entries are divided or ordered, so it is additive over parts.
+    pointers. h(k, x) is the k-th output of the generator SplitMix64 seeded with x; ``hashes_C``
+    holds h(2, key) of each column. The sum does not depend on how the entries are divided or
+    ordered, so it is additive over parts.
     """
     total = np.uint64(0)
     origin = np.int64(indptr_R1[0])
     for row in range(indptr_R1.size - 1):
         row_sum = np.uint64(0)
         for e in range(np.int64(indptr_R1[row]) - origin, np.int64(indptr_R1[row + 1]) - origin):
-            row_sum += np.uint64(data_E[e]) * _hash(_TWO, np.uint64(indices_E[e]))
+            row_sum += np.uint64(data_E[e]) * hashes_C[indices_E[e]]
         total += row_sum * _hash(_ONE, np.uint64(first_row + row))
     return total
 

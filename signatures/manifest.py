@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from signatures.keys import MODULUS
 from signatures.placement import read_attributes
 from signatures.spec import ATTRIBUTE, SignatureFormatError, StoreSpec
 
 INTEGRITY = "integrity"
-MODULUS = 1 << 64
 
 _READ_BYTES = 1 << 22
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from corpus.progress import SILENT, Progress
+from signatures.keys import Keys
 from signatures.layout import COUNTS, EVEN
 from signatures.memory import MemorySampler, plan_memory
 from signatures.reading import Signatures
@@ -106,13 +107,13 @@ def _merge(
                 runner,
                 [StoreMatrix(path, name) for path, _ in stores],
                 scratch.folder / f"merged-{name.replace('/', '-')}",
-                vocab_size=spec.vocab_size,
+                keys=Keys(spec.vocab_size),
                 memory=plan.task_memory,
                 progress=progress,
             )
         totals = dataclasses.replace(spec.totals, entries=merged[COUNTS].entries)
         spec = dataclasses.replace(spec, totals=totals)
-        layouts = {name: one.layout(spec.vocab_size) for name, one in merged.items()}
+        layouts = {name: one.layout(Keys(spec.vocab_size)) for name, one in merged.items()}
         create_store(store, spec, matrices=layouts, vectors=_vectors(stores, spec, has_halves))
         records = write_stage(runner, store, merged, at_once=plan.shard_writers, progress=progress)
     complete_store(

@@ -19,9 +19,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from signatures.kernels import Int64s, Ints, csr_fingerprint
-
-_MODULUS = 1 << 64
+from signatures.kernels import Int64s, Ints
+from signatures.keys import MODULUS, Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Partial:
     def __init__(self, path: Path) -> None:
         self._path = path
         with _index(path).open("rb") as index, np.load(index) as file:
-            self.rows_R: npt.NDArray[np.uint32] = file["rows"]
+            self.rows_R: Ints = file["rows"]
             self.entries_R: npt.NDArray[np.uint32] = file["entries"]
             self.tokens_T: npt.NDArray[np.uint32] = file["tokens"]
             self.token_counts_T: Int64s = file["token_counts"]
@@ -92,13 +91,20 @@ class PartialWriter:
     """Takes entries in row order; `finish` makes the partial whole."""
 
     def __init__(
-        self, path: Path, vocab_size: int, column_dtype: npt.DTypeLike, count_dtype: npt.DTypeLike
+        self,
+        path: Path,
+        rows: tuple[int, int],
+        keys: Keys,
+        column_dtype: npt.DTypeLike,
+        count_dtype: npt.DTypeLike,
     ) -> None:
         self._path = path
+        self._first_row = rows[0]
+        self._keys = keys
         self._mark = f".{uuid.uuid4().hex}.tmp"
         self._column_dtype = np.dtype(column_dtype)
         self._count_dtype = np.dtype(count_dtype)
-        self._entries_V = np.zeros(vocab_size, np.int64)
+        self._entries_R = np.zeros(rows[1] - rows[0], np.int64)
         self._total = self._largest = self._fingerprint = 0
         self._files: list[IO[bytes]] = []
 
@@ -109,29 +115,32 @@ class PartialWriter:
 
     def append(self, first_row: int, entries_R: Int64s, columns_E: Ints, counts_E: Ints) -> None:
         """Write the entries of the rows from ``first_row`` on."""
-        self._entries_V[first_row : first_row + entries_R.size] = entries_R
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries_R)])
-        self._fingerprint += int(csr_fingerprint(indptr, columns_E, counts_E, first_row))
+        place = first_row - self._first_row
+        self._entries_R[place : place + entries_R.size] = entries_R
+        indptr_R1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries_R)])
+        self._fingerprint += self._keys.fingerprint(first_row, indptr_R1, columns_E, counts_E)
         self._total += int(counts_E.sum(dtype=np.uint64))
         self._largest = max(self._largest, int(counts_E.max(initial=0)))
         for file, values, dtype in (
             (self._files[0], columns_E, self._column_dtype),
             (self._files[1], counts_E, self._count_dtype),
         ):
-            _write_all(file, values.astype(dtype, copy=False))
+            write_all(file, values.astype(dtype, copy=False))
 
-    def finish(self, token_counts_V: Int64s) -> PartialRecord:
+    def finish(self, token_counts_V: Int64s | None = None) -> PartialRecord:
         """Close, rename, and write the index last."""
+        token_counts_V = np.empty(0, np.int64) if token_counts_V is None else token_counts_V
         for file in self._files:
             file.close()
         record = PartialRecord(
-            entries=int(self._entries_V.sum()),
+            entries=int(self._entries_R.sum()),
             total=self._total,
             largest=self._largest,
-            fingerprint=self._fingerprint % _MODULUS,
+            fingerprint=self._fingerprint % MODULUS,
             tokens=int(token_counts_V.sum()),
         )
-        rows, tokens = np.flatnonzero(self._entries_V), np.flatnonzero(token_counts_V)
+        rows, tokens = np.flatnonzero(self._entries_R), np.flatnonzero(token_counts_V)
+        last_row = self._first_row + self._entries_R.size
         facts = {
             "record": asdict(record),
             "column_dtype": self._column_dtype.name,
@@ -140,8 +149,8 @@ class PartialWriter:
         with self._aside(_index(self._path)).open("xb") as index:
             np.savez(
                 index,
-                rows=rows.astype(np.uint32),
-                entries=self._entries_V[rows].astype(np.uint32),
+                rows=(rows + self._first_row).astype(row_dtype(last_row)),
+                entries=self._entries_R[rows].astype(np.uint32),
                 tokens=tokens.astype(np.uint32),
                 token_counts=token_counts_V[tokens],
                 facts=np.array(json.dumps(facts)),
@@ -163,15 +172,24 @@ class PartialWriter:
 
 @contextmanager
 def writing(
-    path: Path, vocab_size: int, column_dtype: npt.DTypeLike, count_dtype: npt.DTypeLike
+    path: Path,
+    rows: tuple[int, int],
+    keys: Keys,
+    column_dtype: npt.DTypeLike,
+    count_dtype: npt.DTypeLike,
 ) -> Iterator[PartialWriter]:
-    """Open a writer; whatever goes wrong, no temporary file stays behind."""
-    writer = PartialWriter(path, vocab_size, column_dtype, count_dtype)
+    """Open a writer of some rows; whatever goes wrong, no temporary file stays behind."""
+    writer = PartialWriter(path, rows, keys, column_dtype, count_dtype)
     try:
         writer.open()
         yield writer
     finally:
         writer.discard()
+
+
+def row_dtype(last_row: int) -> np.dtype[Any]:
+    """Narrowest of two integers that holds the numbers of rows below ``last_row``."""
+    return np.dtype(np.uint32 if last_row <= 2**32 else np.int64)
 
 
 def _columns(path: Path) -> Path:
@@ -201,7 +219,7 @@ def _read_into(path: Path, start: int, out_E: Ints) -> None:
             done += got
 
 
-def _write_all(file: IO[bytes], values: npt.NDArray[Any]) -> None:
+def write_all(file: IO[bytes], values: npt.NDArray[Any]) -> None:
     """Write every byte: a raw write may stop short, and says a full disk with its error."""
     view = np.ascontiguousarray(values).data.cast("B")
     done = 0

@@ -13,6 +13,7 @@ import numpy as np
 from corpus.progress import Progress
 from corpus.provenance import provenance
 from corpus.store import Corpus, InputOptions, open_corpus
+from signatures.contexts import ContextOptions
 from signatures.job import CountJob, save_order
 from signatures.memory import MemoryPlan, plan_memory
 from signatures.order import Order, order_hash, read_order
@@ -20,12 +21,15 @@ from signatures.schedule import usable_cores
 from signatures.scope import CountOptions, Scope
 from signatures.scratch import Scratch, differences
 from signatures.segments import DocumentStream, FileStream, OrderStream, Stream
-from signatures.spec import StoreSpec, Totals, VocabSource
+from signatures.spec import Kind, StoreSpec, Totals, VocabSource
 
 _SCAN_TOKENS = 1 << 24
 _TOKENS_WORTH_A_WORKER = 150_000_000
+_LISTED_WORTH_A_WORKER = 5_000_000
 _PARTITIONS_A_WORKER = 4
 _LEAST_TOKENS = 1 << 23
+_MOST_LISTED = 1 << 24  # larger partitions of occurrences only make a lost one dearer
+_CONTEXT_BYTES = 64  # of a token whose occurrences are listed: items, hits, and sorting them
 _SEGMENT_BYTES = 64  # of a document in a block: its borders, and what they are computed from
 
 
@@ -42,6 +46,13 @@ class Question:
     order: Order | None
     vocab_size: int
     vocab_source: VocabSource
+    contexts: ContextOptions | None = None
+    """What a first-order or projected count asks for besides."""
+
+    @property
+    def kind(self) -> Kind:
+        """What is counted."""
+        return self.contexts.kind if self.contexts else "next-token"
 
     @property
     def stream(self) -> Stream:
@@ -65,6 +76,8 @@ class Question:
             "scope": self.scope.kind,
             "seq_length": self.order.seq_length if self.order else self.scope.seq_length,
             "order": self._order_name(),
+            "kind": self.kind,
+            "window": self.scope.window,
             "vocab_size": self.vocab_size,
             "vocab_source": self.vocab_source,
             "parameters": self.parameters(),
@@ -79,6 +92,7 @@ class Question:
             "tokens_column": self.input.tokens_column,
             "halves": self.halves,
             "part": f"{self.part[0]}/{self.part[1]}" if self.part else None,
+            **(self.contexts.parameters(self.vocab_size) if self.contexts else {}),
         }
 
     def spec(self, *, pairs: int, entries: int) -> StoreSpec:
@@ -86,13 +100,15 @@ class Question:
         identity = self.identity()
         origin = provenance()
         return StoreSpec(
-            kind="next-token",
+            kind=self.kind,
             vocab_size=self.vocab_size,
             vocab_source=self.vocab_source,
             totals=self._totals(pairs, entries),
             scope=self.scope.kind,
             seq_length=identity["seq_length"],
             order=identity["order"],
+            window=self.scope.window,
+            seed=self.contexts.seed if self.contexts else None,
             eod=self.corpus.eod,
             special=self.corpus.special,
             borders=self.corpus.borders,
@@ -144,16 +160,16 @@ def resolve(
     scope: Scope,
     options: CountOptions,
     progress: Progress,
+    contexts: ContextOptions | None = None,
 ) -> Question:
     """Open the corpus and settle everything that decides the counts.
 
     Raises
     ------
     ValueError
-        The scope does not go with next-token counts, the corpus or the ORDER file.
+        The scope does not go with what is counted, the corpus or the ORDER file.
     """
-    if scope.window is not None:
-        raise ValueError("--window: the next token has no window; first-order and projected do")
+    _check_scope(scope, options, contexts)
     if options.halves and scope.kind == "packed" and not (scope.order or scope.seq_length):
         raise ValueError("--halves of scope packed are even and odd samples; give --seq-length")
     corpus = open_corpus(paths, input)
@@ -175,7 +191,24 @@ def resolve(
         order=order,
         vocab_size=vocab_size,
         vocab_source=source,
+        contexts=contexts,
     )
+
+
+def _check_scope(scope: Scope, options: CountOptions, contexts: ContextOptions | None) -> None:
+    if contexts is None:
+        if scope.window is not None:
+            raise ValueError("--window: the next token has no window; first-order and projected do")
+        return
+    if scope.kind == "packed" and not (scope.order or scope.seq_length):
+        raise ValueError(
+            "--scope packed: a context is the part of a sample before a token; give --seq-length, "
+            "or an ORDER file"
+        )
+    if contexts.kind == "projected" and options.halves:
+        raise ValueError(
+            "--halves: a projected store has none; count twice, from corpora of half the documents"
+        )
 
 
 def notices(question: Question) -> list[str]:
@@ -194,18 +227,20 @@ def share_memory(question: Question, options: CountOptions, workers: int | None)
     corpus, stream = question.corpus, question.stream
     tokens = (question.units[1] - question.units[0]) * stream.tokens_per_unit
     label_bytes = 2 if question.vocab_size <= 2**16 else 4
+    token_bytes = _CONTEXT_BYTES if question.contexts else label_bytes
     is_copied = len(corpus.files) > 1 or question.order is not None or corpus.format in _READ
     density = (question.stream.num_units if question.order else corpus.num_documents) / max(
         1, stream.num_tokens
     )
     borders = 8 * corpus.num_documents * (1 + (len(corpus.files) > 1))
     if workers is None:
-        workers = options.workers or min(usable_cores(), tokens // _TOKENS_WORTH_A_WORKER)
+        worth = _LISTED_WORTH_A_WORKER if question.contexts else _TOKENS_WORTH_A_WORKER
+        workers = options.workers or min(usable_cores(), tokens // worth)
     return plan_memory(
         options.memory,
         max(1, workers),
         vocab_size=question.vocab_size,
-        token_bytes=label_bytes + is_copied * corpus.dtype.itemsize + density * _SEGMENT_BYTES,
+        token_bytes=token_bytes + is_copied * corpus.dtype.itemsize + density * _SEGMENT_BYTES,
         pairs=tokens,
         corpus_bytes=borders,
     )
@@ -232,6 +267,8 @@ def partition_units(question: Question, options: CountOptions, memory: MemoryPla
     tokens = (stop - start) * stream.tokens_per_unit
     shared = -(-tokens // (memory.workers * _PARTITIONS_A_WORKER))
     wanted = tokens if memory.workers == 1 else max(shared, _LEAST_TOKENS)
+    if question.contexts:
+        wanted = min(wanted, _MOST_LISTED)
     return max(1, min(wanted, most) // stream.tokens_per_unit)
 
 

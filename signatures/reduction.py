@@ -1,6 +1,6 @@
 """Partial sparse counts added up, row range by row range, in bounded memory.
 
-Shapes: K partials, R rows of a range, E entries, V vocabulary.
+Shapes: K partials, R rows of a range, E entries, V vocabulary, C columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from signatures.kernels import Int64s, Ints, bitmap_words, merge_rows
+from signatures.keys import Keys
 from signatures.partials import Partial, PartialRecord, PartialWriter, writing
 from signatures.sources import Reference, Source, open_source
 
@@ -18,9 +19,9 @@ _OUT_ENTRIES = 1 << 20
 MOST_PARTS = 256
 
 
-def fan_in(vocab_size: int, memory: int) -> int:
+def fan_in(num_columns: int, memory: int) -> int:
     """How many partials may be merged at once: one full row of each must fit into ``memory``."""
-    return int(np.clip(memory // 2 // (12 * vocab_size), 2, MOST_PARTS))
+    return int(np.clip(memory // 2 // (12 * num_columns), 2, MOST_PARTS))
 
 
 def merge_partials(
@@ -28,7 +29,7 @@ def merge_partials(
     rows: tuple[int, int] | None,
     out: Path,
     *,
-    vocab_size: int,
+    keys: Keys,
     memory: int,
 ) -> PartialRecord:
     """Add up rows ``rows[0]`` to ``rows[1]`` of ``sources`` into the partial ``out``.
@@ -37,6 +38,8 @@ def merge_partials(
 
     Parameters
     ----------
+    keys : Keys
+        Of the matrix, and so its shape.
     memory : int
         Bytes that may be used beside a constant of some megabytes.
     """
@@ -44,34 +47,35 @@ def merge_partials(
     total = sum(partial.total for partial in partials)
     column_dtype = partials[0].column_dtype
     count_dtype = np.uint32 if total < 2**32 else np.uint64
-    token_counts_V = np.zeros(vocab_size, np.int64)
+    token_counts_V = np.zeros(keys.vocab_size, np.int64)
     if rows is None:
         for partial in partials:
             if isinstance(partial, Partial):
                 token_counts_V[partial.tokens_T] += partial.token_counts_T
-    with writing(out, vocab_size, column_dtype, count_dtype) as writer:
-        for first, last in _cut(partials, rows or (0, vocab_size), memory):
-            _merge_range(partials, first, last, vocab_size, writer)
+    within = rows or (0, keys.num_rows)
+    with writing(out, within, keys, column_dtype, count_dtype) as writer:
+        for first, last in _cut(partials, within, memory):
+            _merge_range(partials, first, last, keys.num_columns, writer)
         return writer.finish(token_counts_V)
 
 
-def entries_by_row(sources: Sequence[Reference], vocab_size: int) -> Int64s:
+def entries_by_row(sources: Sequence[Reference], num_rows: int) -> Int64s:
     """Entries of all ``sources`` together in each row."""
-    entries_V = np.zeros(vocab_size, np.int64)
+    entries_R = np.zeros(num_rows, np.int64)
     for source in sources:
         partial = open_source(source)
-        entries_V[partial.rows_R] += partial.entries_R
-    return entries_V
+        entries_R[partial.rows_R] += partial.entries_R
+    return entries_R
 
 
-def row_ranges(entries_V: Int64s, most_entries: int) -> list[tuple[int, int]]:
+def row_ranges(entries_R: Int64s, most_entries: int) -> list[tuple[int, int]]:
     """Cut all rows into ranges of at most ``most_entries``; a longer row stands alone."""
-    ends_V = np.cumsum(entries_V)
+    ends_R = np.cumsum(entries_R)
     edges = [0]
-    while edges[-1] < entries_V.size:
-        done = int(ends_V[edges[-1] - 1]) if edges[-1] else 0
-        edge = int(np.searchsorted(ends_V, done + most_entries, side="right"))
-        edges.append(min(max(edge, edges[-1] + 1), entries_V.size))
+    while edges[-1] < entries_R.size:
+        done = int(ends_R[edges[-1] - 1]) if edges[-1] else 0
+        edge = int(np.searchsorted(ends_R, done + most_entries, side="right"))
+        edges.append(min(max(edge, edges[-1] + 1), entries_R.size))
     return list(pairwise(edges))
 
 
@@ -94,20 +98,20 @@ def _entry_bytes(partials: list[Source]) -> int:
 
 
 def _merge_range(
-    partials: list[Source], first: int, last: int, vocab_size: int, writer: PartialWriter
+    partials: list[Source], first: int, last: int, num_columns: int, writer: PartialWriter
 ) -> None:
     columns_E, counts_E, entries_KR, places_K = _load(partials, first, last)
-    capacity = max(vocab_size, min(_OUT_ENTRIES, columns_E.size))
+    capacity = max(num_columns, min(_OUT_ENTRIES, columns_E.size))
     out_columns = np.empty(capacity, columns_E.dtype)
     out_counts = np.empty(capacity, np.uint64)
-    dense_V = np.zeros(vocab_size, np.uint64)
-    bitmap_W = np.zeros(bitmap_words(vocab_size), np.uint64)
+    dense_C = np.zeros(num_columns, np.uint64)
+    bitmap_W = np.zeros(bitmap_words(num_columns), np.uint64)
     row_entries_R = np.zeros(last - first, np.int64)
     row = 0
     while row < last - first:
         begin = row
         row, entries = merge_rows(
-            columns_E, counts_E, entries_KR, places_K, begin, dense_V, bitmap_W,
+            columns_E, counts_E, entries_KR, places_K, begin, dense_C, bitmap_W,
             out_columns, out_counts, row_entries_R,
         )  # fmt: skip
         writer.append(

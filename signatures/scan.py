@@ -1,6 +1,6 @@
 """One pass over all counts of a store: are they sound, and what do they add up to.
 
-Shapes: R rows, E entries of a block, A anchors, C context tokens, V vocabulary size.
+Shapes: R rows, E entries of a block, C columns.
 """
 
 from collections import deque
@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.progress import Advance
-from signatures.kernels import csr_fingerprint
-from signatures.layout import IntArray
-from signatures.manifest import MODULUS
+from signatures.keys import MODULUS, Keys
 from signatures.matrix import Block, StoredCounts, row_sums
 
 
@@ -28,38 +26,6 @@ class Findings:
     row_sums_R: npt.NDArray[np.uint64] | None
     column_sums_C: npt.NDArray[np.uint64] | None
     problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """How rows and columns of a matrix translate into the keys of the fingerprint."""
-
-    vocab_size: int
-    anchors_A: IntArray | None
-    context_tokens_C: IntArray | None
-
-    def pieces(self, block: Block) -> Iterator[tuple[int, Block]]:
-        """Yield (key of the first row, rows with consecutive keys)."""
-        if self.anchors_A is None or self.context_tokens_C is None:
-            yield block.first_row, block
-            return
-        context_E = self.context_tokens_C[block.indices_E]
-        size = self.vocab_size
-        last_row = block.first_row + block.indptr_R1.size - 1
-        for a in range(block.first_row // size, -(-last_row // size)):
-            first, last = max(block.first_row, a * size), min(last_row, (a + 1) * size)
-            indptr_R1 = block.indptr_R1[first - block.first_row : last - block.first_row + 1]
-            part = slice(int(indptr_R1[0]), int(indptr_R1[-1]))
-            key = int(self.anchors_A[a]) * size + (first - a * size)
-            yield key, Block(first, indptr_R1 - indptr_R1[0], context_E[part], block.data_E[part])
-
-
-def block_fingerprint(block: Block, keys: Keys) -> int:
-    """Sum over entries of count x h(1, row key) x h(2, context), modulo 2^64."""
-    total = 0
-    for key, piece in keys.pieces(block):
-        total += int(csr_fingerprint(piece.indptr_R1, piece.indices_E, piece.data_E, key))
-    return total % MODULUS
 
 
 def block_problems(block: Block, columns: int) -> list[str]:
@@ -94,7 +60,9 @@ def scan(
         if found:
             continue
         total += int(block.data_E.sum(dtype=np.uint64))
-        fingerprint += block_fingerprint(block, keys)
+        fingerprint += keys.fingerprint(
+            block.first_row, block.indptr_R1, block.indices_E, block.data_E
+        )
         if rows_R is not None and columns_C is not None:
             _add_sums(block, rows_R, columns_C)
     return Findings(

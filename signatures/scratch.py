@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PARTIALS = "partials"
+PARTIALS, SUMS = "partials", "sums"
+"""What a resumed run goes on with: finished partitions, and finished sums over row ranges."""
 _MANIFEST = "manifest.json"
 
 
@@ -45,9 +46,8 @@ class Scratch:
 
     def go_on(self) -> None:
         """Keep the finished partitions of the same count; drop everything else."""
-        self._clear(keep={"run", "lock", PARTIALS, _MANIFEST})
-        for left in (self.folder / PARTIALS).glob("*.tmp"):
-            left.unlink()
+        self._clear(keep={"run", "lock", PARTIALS, SUMS, _MANIFEST})
+        self._drop_temporary()
 
     def remove(self) -> None:
         """Drop everything: the store is complete."""
@@ -55,14 +55,17 @@ class Scratch:
 
     def drop_unfinished(self) -> int:
         """Tidy up after an error; return how many finished partials stay for ``--resume``."""
-        self._clear(keep={"run", "lock", PARTIALS, _MANIFEST})
-        partials = self.folder / PARTIALS
-        for left in partials.glob("*.tmp"):
-            left.unlink(missing_ok=True)
-        kept = sum(1 for _ in partials.glob("*.npz"))
+        self._clear(keep={"run", "lock", PARTIALS, SUMS, _MANIFEST})
+        self._drop_temporary()
+        kept = sum(1 for _ in (self.folder / PARTIALS).glob("*.npz"))
         if not kept:
             self.remove()
         return kept
+
+    def _drop_temporary(self) -> None:
+        for name in (PARTIALS, SUMS):
+            for left in (self.folder / name).glob("*.tmp"):
+                left.unlink(missing_ok=True)
 
     def _clear(self, keep: set[str]) -> None:
         for path in self.folder.iterdir():

@@ -29,6 +29,8 @@ class Block:
     """Inputs are ``[start, stop)``; the label of the last stands at ``stop``."""
     others: Int64s
     """Positions that are counted as tokens without being inputs: last tokens of documents."""
+    begins_S: Int64s
+    """Where the document (sample) of each segment begins: below 0, before the first token."""
     origin: int | None
     """Corpus position of the first token; None when gathered from many places."""
 
@@ -46,8 +48,11 @@ class Stream(Protocol):
     num_tokens: int
     """Positions that ``token_counts`` counts."""
 
-    def block(self, start: int, stop: int, half: Half) -> Block:
-        """Return the pairs whose input lies in units ``start`` to ``stop``."""
+    def block(self, start: int, stop: int, half: Half, *, apart: bool = False) -> Block:
+        """Return the pairs whose input lies in units ``start`` to ``stop``.
+
+        ``apart`` makes every sample a segment of its own, as every document is.
+        """
 
 
 class DocumentStream:
@@ -59,7 +64,7 @@ class DocumentStream:
         self._corpus = corpus
         self.num_units = self.num_tokens = corpus.num_tokens
 
-    def block(self, start: int, stop: int, half: Half) -> Block:
+    def block(self, start: int, stop: int, half: Half, *, apart: bool = False) -> Block:
         """Clip the documents that overlap the range; half of them for a half."""
         ends_D = self._corpus.doc_ends_D
         first = int(np.searchsorted(ends_D, start, side="right"))
@@ -77,6 +82,7 @@ class DocumentStream:
             starts_S=inner - start,
             stops_S=np.minimum(stops - 1, stop) - start,
             others=stops[ended] - 1 - start,
+            begins_S=starts - start,
             origin=start,
         )
 
@@ -91,23 +97,26 @@ class FileStream:
         self._seq_length = seq_length
         self.num_units = self.num_tokens = corpus.num_tokens
 
-    def block(self, start: int, stop: int, half: Half) -> Block:
-        """One segment; for a half, the samples of that parity."""
+    def block(self, start: int, stop: int, half: Half, *, apart: bool = False) -> Block:
+        """One segment; for a half, or ``apart``, the samples (of that parity)."""
         last = self.num_tokens - 1
-        if half == "whole":
-            starts, stops = np.array([start], np.int64), np.array([stop], np.int64)
+        if half == "whole" and not apart:
+            begins = starts = np.array([start], np.int64)
+            stops = np.array([stop], np.int64)
         else:
-            assert self._seq_length is not None, "count_next_token asks for a sample length"
+            assert self._seq_length is not None, "the planning asks for a sample length"
             first = start // self._seq_length
             samples = np.arange(first, -(-stop // self._seq_length))[_every(half, first)]
-            starts = np.maximum(samples * self._seq_length, start)
-            stops = np.minimum((samples + 1) * self._seq_length, stop)
+            begins = samples * self._seq_length
+            starts = np.maximum(begins, start)
+            stops = np.minimum(begins + self._seq_length, stop)
         holds_last = bool(((starts <= last) & (last < stops)).any())
         return Block(
             tokens_N=_read(self._corpus, start, stop),
             starts_S=starts - start,
             stops_S=np.minimum(stops, last) - start,
             others=np.array([last - start] if holds_last else [], np.int64),
+            begins_S=begins - start,
             origin=start,
         )
 
@@ -122,12 +131,12 @@ class OrderStream:
         self.tokens_per_unit = order.seq_length
         self.num_tokens = self.num_units * order.seq_length
 
-    def block(self, start: int, stop: int, half: Half) -> Block:
-        """Gather the samples; neighbours in the stream make one segment."""
+    def block(self, start: int, stop: int, half: Half, *, apart: bool = False) -> Block:
+        """Gather the samples; neighbours in the stream make one segment unless ``apart``."""
         samples = np.asarray(self._order.samples[start:stop])
         if half != "whole":
             samples = samples[samples % 2 == (half == "odd")]
-        fresh = np.diff(samples, prepend=-2) != 1
+        fresh = (np.diff(samples, prepend=-2) != 1) | apart
         lengths = np.diff(np.flatnonzero(np.append(fresh, True))) * self._order.seq_length
         froms = samples[fresh] * self._order.seq_length
         starts = np.concatenate([[0], np.cumsum(lengths + 1)]).astype(np.int64)
@@ -139,6 +148,7 @@ class OrderStream:
             starts_S=starts[:-1],
             stops_S=starts[:-1] + lengths,
             others=np.empty(0, np.int64),
+            begins_S=starts[:-1],
             origin=None,
         )
 

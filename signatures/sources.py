@@ -15,7 +15,7 @@ import numpy.typing as npt
 from signatures.kernels import Ints
 from signatures.layout import EVEN
 from signatures.matrix import StoredCounts
-from signatures.partials import Partial
+from signatures.partials import Partial, row_dtype
 from signatures.store import open_signatures
 
 
@@ -34,7 +34,7 @@ Reference = Path | StoreMatrix
 class Source(Protocol):
     """Sparse counts on disk, read by ranges of rows."""
 
-    rows_R: npt.NDArray[np.uint32]
+    rows_R: Ints
     """Rows with entries, ascending."""
     entries_R: npt.NDArray[np.uint32]
     """Entries of each."""
@@ -65,7 +65,7 @@ class StoreSource:
         self._stored = stored
         self._indptr_R1 = stored.indptr[0 : stored.shape[0] + 1].astype(np.int64)
         entries = np.diff(self._indptr_R1)
-        self.rows_R = np.flatnonzero(entries).astype(np.uint32)
+        self.rows_R: Ints = np.flatnonzero(entries).astype(row_dtype(entries.size))
         self.entries_R = entries[self.rows_R].astype(np.uint32)
         self.total = signatures.spec.totals.pairs
         self.column_dtype: np.dtype[Any] = np.dtype(np.uint32)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from corpus.progress import Progress
 from corpus.store import Corpus
 from signatures.job import CountJob
+from signatures.keys import Keys
 from signatures.partials import Partial, PartialRecord
 from signatures.reduction import entries_by_row, fan_in, merge_partials, row_ranges
 from signatures.schedule import Runner
@@ -34,6 +35,7 @@ from signatures.tasks import (
 _TASKS_A_WORKER = 16
 _RANGES_A_WORKER = 4
 _LEAST_RANGE = 1 << 20
+_ROWS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,11 @@ class Merged:
         """Of all counts."""
         return sum(record.fingerprint for record in self.records) % (1 << 64)
 
-    def layout(self, vocab_size: int) -> MatrixLayout:
+    def layout(self, keys: Keys) -> MatrixLayout:
         """Size in the store."""
         largest = max((record.largest for record in self.records), default=0)
-        return MatrixLayout(shape=(vocab_size, vocab_size), entries=self.entries, max_count=largest)
+        shape = (keys.num_rows, keys.num_columns)
+        return MatrixLayout(shape=shape, entries=self.entries, max_count=largest)
 
 
 def check_workers(runner: Runner, job: CountJob) -> None:
@@ -141,27 +144,25 @@ def merge_stage(
     sources: Sequence[Reference],
     folder: Path,
     *,
-    vocab_size: int,
+    keys: Keys,
     memory: int,
     progress: Progress,
 ) -> Merged:
     """Merge ``sources`` into row ranges in ``folder`` that together are one matrix."""
     folder.mkdir()
-    merge = partial(merge_partials, vocab_size=vocab_size, memory=memory)
-    most = fan_in(vocab_size, memory)
+    merge = partial(merge_partials, keys=keys, memory=memory)
+    most = fan_in(keys.num_columns, memory)
     level = 0
     while len(sources) > most:
         sources = _fold(runner, merge, sources, most, folder / f"level-{level}", progress)
         level += 1
-    entries_V = entries_by_row(sources, vocab_size)
-    wanted = -(-int(entries_V.sum()) // (runner.workers * _RANGES_A_WORKER))
-    ranges = row_ranges(entries_V, max(wanted, _LEAST_RANGE))
+    entries_R = entries_by_row(sources, keys.num_rows)
+    wanted = -(-int(entries_R.sum()) // (runner.workers * _RANGES_A_WORKER))
+    ranges = row_ranges(entries_R, max(wanted, _LEAST_RANGE))
     outs = [folder / f"range-{number:05d}" for number in range(len(ranges))]
     arguments = [(tuple(sources), rows, out) for rows, out in zip(ranges, outs, strict=True)]
-    records = _merge(runner, merge, "merge", arguments, int(entries_V.sum()), progress)
-    indptr = folder / "indptr.npy"
-    np.save(indptr, _indptr(outs, vocab_size))
-    return Merged(tuple(outs), tuple(records), indptr)
+    records = _merge(runner, merge, "merge", arguments, int(entries_R.sum()), progress)
+    return Merged(tuple(outs), tuple(records), write_indptr(folder, outs, keys.num_rows))
 
 
 def write_stage(
@@ -181,6 +182,25 @@ def write_stage(
             records.append(record)
             advance(tasks[number].bounds[1] - tasks[number].bounds[0])
     return records
+
+
+def write_indptr(folder: Path, ranges: Sequence[Path], num_rows: int) -> Path:
+    """Row pointers of the whole matrix, a prefix sum over the ranges, mapped as it is written."""
+    path = folder / "indptr.npy"
+    indptr_R1 = np.lib.format.open_memmap(path, "w+", np.dtype(np.int64), (num_rows + 1,))
+    row = total = 0
+    for one in map(Partial, ranges):
+        for start in range(0, one.rows_R.size, _ROWS_AT_ONCE):
+            rows_R = one.rows_R[start : start + _ROWS_AT_ONCE].astype(np.int64)
+            entries_R = one.entries_R[start : start + _ROWS_AT_ONCE]
+            begins_R = total + np.cumsum(entries_R, dtype=np.int64) - entries_R
+            # A row pointer holds for its row and the empty rows before it.
+            repeats = np.diff(rows_R, prepend=row - 1)
+            indptr_R1[row : rows_R[-1] + 1] = np.repeat(begins_R, repeats)
+            row, total = int(rows_R[-1]) + 1, total + int(entries_R.sum(dtype=np.int64))
+    indptr_R1[row:] = total
+    indptr_R1.flush()
+    return path
 
 
 def spread(items: int, groups: int) -> list[tuple[int, int]]:
@@ -220,15 +240,6 @@ def _merge(
             records[number] = record
             advance(record.entries)
     return [records[number] for number in range(len(arguments))]
-
-
-def _indptr(ranges: Sequence[Path], vocab_size: int) -> npt.NDArray[np.int64]:
-    """Row pointers of the whole matrix: a prefix sum over the ranges."""
-    entries_V = np.zeros(vocab_size + 1, np.int64)
-    for path in ranges:
-        one = Partial(path)
-        entries_V[one.rows_R.astype(np.int64) + 1] = one.entries_R
-    return np.cumsum(entries_V)
 
 
 def _shard_tasks(store: Path, name: str, merged: Merged) -> list[ShardTask]:

@@ -18,6 +18,7 @@ from corpus.fingerprint import block_digest
 from corpus.store import Corpus, CorpusFormatError, InputOptions
 from signatures.job import CountJob, open_once, open_stream
 from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_rows, sort_labels
+from signatures.keys import Keys
 from signatures.partials import Partial, PartialRecord, finished, writing
 from signatures.segments import Block, Half
 from signatures.store import ShardRecord, write_shard
@@ -72,6 +73,40 @@ def count_partitions(job: CountJob, first: int, last: int) -> Counted:
     return Counted(tuple(records), reused, time.perf_counter() - started)
 
 
+def count_tokens(job: CountJob, first: int, last: int) -> Int64s:
+    """Positions of each token in partitions ``first`` to ``last``: (V,)."""
+    counts_V = np.zeros(job.vocab_size, np.int64)
+    corpus, stream = open_stream(job)
+    for partition in range(first, last):
+        block = stream.block(*job.bounds(partition), "whole")
+        counts_V += histograms(job, corpus, block)[1]
+    return counts_V
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTask:
+    """One shard of a dense array, and the row ranges that hold its rows."""
+
+    store: Path
+    array: str
+    index: int
+    bounds: tuple[int, int]
+    ranges: tuple[tuple[Path, int], ...]
+    """An ``.npy`` file of each range and the place of its first row."""
+
+
+def block_task(task: BlockTask) -> ShardRecord:
+    """Assemble one shard and write it whole."""
+    start, stop = task.bounds
+    pieces = []
+    for path, place in task.ranges:
+        array = np.load(path, mmap_mode="r")
+        low, high = max(start - place, 0), min(stop - place, array.shape[0])
+        if low < high:
+            pieces.append(array[low:high])
+    return write_shard(task.store, "", task.array, task.index, np.concatenate(pieces))
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """One shard of one array, and the merged row ranges that hold its elements."""
@@ -112,12 +147,13 @@ def _count_half(job: CountJob, partition: int, half: Half) -> PartialRecord:
     """Count one partition, or half of it, into its partial."""
     corpus, stream = open_stream(job)
     block = stream.block(*job.bounds(partition), half)
-    inputs_V, token_counts_V = _histograms(job, corpus, block)
+    inputs_V, token_counts_V = histograms(job, corpus, block)
     ends_V = np.cumsum(inputs_V) - inputs_V
     labels_P = np.empty(block.num_pairs, job.label_dtype)
     sort_labels(block.tokens_N, block.starts_S, block.stops_S, ends_V, labels_P)
     path = job.partial(partition, half)
-    with writing(path, job.vocab_size, job.label_dtype, np.uint32) as writer:
+    keys = Keys(job.vocab_size)
+    with writing(path, (0, job.vocab_size), keys, job.label_dtype, np.uint32) as writer:
         for first_row, entries_R, columns_E, counts_E in _reduced(labels_P, ends_V):
             writer.append(first_row, entries_R, columns_E, counts_E)
         record = writer.finish(token_counts_V)
@@ -125,7 +161,7 @@ def _count_half(job: CountJob, partition: int, half: Half) -> PartialRecord:
     return record
 
 
-def _histograms(job: CountJob, corpus: Corpus, block: Block) -> tuple[Int64s, Int64s]:
+def histograms(job: CountJob, corpus: Corpus, block: Block) -> tuple[Int64s, Int64s]:
     """Count inputs by token and all positions by token; check every id of the block."""
     inputs_V = np.zeros(job.vocab_size, np.int64)
     others_V = np.zeros(job.vocab_size, np.int64)

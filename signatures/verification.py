@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corpus.progress import SILENT, Progress
+from signatures.keys import MODULUS, Keys
 from signatures.layout import (
     ROWS,
     VALUES,
@@ -19,10 +20,10 @@ from signatures.layout import (
     check_matrices,
     check_vectors,
 )
-from signatures.manifest import MODULUS, ShardRecord
+from signatures.manifest import ShardRecord
 from signatures.matrix import StoredCounts
 from signatures.reading import Contents
-from signatures.scan import Findings, Keys, scan
+from signatures.scan import Findings, scan
 from signatures.spec import SignatureFormatError
 
 
@@ -107,11 +108,7 @@ def _verify_counts(
     progress: Progress,
 ) -> Verdict:
     assert contents.counts is not None
-    keys = Keys(
-        vocab_size=contents.spec.vocab_size,
-        anchors_A=vectors.get("anchors"),
-        context_tokens_C=vectors.get("context_tokens"),
-    )
+    keys = Keys(contents.spec.vocab_size, vectors.get("anchors"), vectors.get("context_tokens"))
     problems, fingerprints = [], []
     for counts in (contents.counts, contents.even):
         if counts is None:

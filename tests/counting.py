@@ -97,3 +97,45 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str] | No
 def finished_partials(out: Path) -> int:
     """Partials that a running or interrupted count has finished."""
     return len(list((out.with_name(out.name + ".scratch") / "partials").glob("*.npz")))
+
+
+def context_counts(
+    pieces: Sequence[Sequence[int]],
+    anchors: Sequence[int],
+    contexts: Sequence[int],
+    window: int | None = None,
+) -> tuple[dict[tuple[int, int, int], int], Counter[int], Counter[int]]:
+    """First-order counts of pieces, each a document or a sample with its last label behind it.
+
+    {(anchor, label, context token): count}, occurrences of anchors with a label, and the mass of
+    contexts that are no context tokens, by anchor.
+    """
+    counts: Counter[tuple[int, int, int]] = Counter()
+    occurrences: Counter[int] = Counter()
+    dropped: Counter[int] = Counter()
+    for piece in pieces:
+        for place, (anchor, label) in enumerate(pairwise(piece)):
+            if anchor not in anchors:
+                continue
+            occurrences[anchor] += 1
+            before = set(piece[max(0, place - window) if window else 0 : place])
+            counts.update((anchor, label, token) for token in before & set(contexts))
+            dropped[anchor] += len(before - set(contexts))
+    return dict(counts), occurrences, dropped
+
+
+def stored_contexts(store: Path, half: str | None = None) -> dict[tuple[int, int, int], int]:
+    """{(anchor, label, context token): count} of a first-order store."""
+    signatures = open_signatures(store)
+    anchors, contexts = signatures.anchors.tolist(), signatures.context_tokens.tolist()
+    size = signatures.spec.vocab_size
+    return {
+        (anchors[row // size], row % size, contexts[column]): count
+        for (row, column), count in stored_pairs(store, half).items()
+    }
+
+
+def samples_of(tokens: Sequence[int], seq_length: int) -> list[list[int]]:
+    """Samples of a stream in file order, each with the label behind its last input."""
+    starts = range(0, max(0, len(tokens) - 1), seq_length)
+    return [list(tokens[start : start + seq_length + 1]) for start in starts]

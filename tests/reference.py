@@ -79,11 +79,11 @@ def copy_pieces(source_T, sources_Q, targets_Q, sizes_Q, out_N):
         out_N[target : target + size] = source_T[source : source + size]
 
 
-def csr_fingerprint(indptr_R1, indices_E, data_E, first_row):
+def csr_fingerprint(indptr_R1, indices_E, data_E, first_row, hashes_C):
     total = 0
     for row in range(indptr_R1.size - 1):
         for e in range(int(indptr_R1[row] - indptr_R1[0]), int(indptr_R1[row + 1] - indptr_R1[0])):
-            total += int(data_E[e]) * _hash(1, first_row + row) * _hash(2, int(indices_E[e]))
+            total += int(data_E[e]) * _hash(1, first_row + row) * int(hashes_C[indices_E[e]])
     return total % _MODULUS
 
 

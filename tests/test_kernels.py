@@ -186,7 +186,8 @@ def test_copy_pieces():
 def test_csr_fingerprint(rows, first_row, origin):
     columns, counts, entries_KR, _ = parts_of([rows])
     indptr = origin + np.concatenate([[0], np.cumsum(entries_KR[0], dtype=np.int64)])
-    found = both("csr_fingerprint", indptr, columns, counts, first_row)
+    hashes_C = np.arange(V, dtype=np.uint64) << np.uint64(50)
+    found = both("csr_fingerprint", indptr, columns, counts, first_row, hashes_C)
     assert int(found[0][0]) == found[1][0]
 
 
@@ -247,6 +248,7 @@ def audited_signatures(function):
                 "out_counts_E": _array(np.uint64),
                 "dense_V": _array(count),
                 "bitmap_W": _array(np.uint64),
+                "hashes_C": _array(np.uint64),
                 "entries_KR": types.Array(types.uint32, 2, "C"),
                 "bits": types.uint64,
                 "k": types.uint64,
