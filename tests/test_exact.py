@@ -105,6 +105,16 @@ def test_equals_enumeration(drawn: tuple[EnumeratedTask, int]) -> None:
 
 
 @given(tasks_with_order())
+def test_each_multiset_of_context_is_one_cell(drawn: tuple[EnumeratedTask, int]) -> None:
+    phi = label_signature(*drawn)
+    assert (np.diff(phi.context_EM, axis=1) >= 0).all()
+    cells = np.column_stack([phi.anchor_E, phi.label_E, phi.context_EM])
+    assert len(np.unique(cells, axis=0)) == len(cells)
+    per_anchor = np.bincount(phi.anchor_E, phi.multiset_probabilities)
+    np.testing.assert_allclose(per_anchor, 1, rtol=1e-14)
+
+
+@given(tasks_with_order())
 def test_entries_sum_to_one(drawn: tuple[EnumeratedTask, int]) -> None:
     task, order = drawn
     for signature in (label_signature(task, order), cooccurrence_signature(task, order)):
