@@ -25,8 +25,7 @@ from workflows.controlled.ffn_flow import (
 from workflows.controlled.gradient_flow import (
     embedding_scale_shares,
     proposition_slopes,
-    share_runs,
-    shares_of_runs,
+    shares_along_training,
     theorem_errors,
 )
 from workflows.controlled.gradient_staircase import MODULAR, SUM_OF_THREE, takeover_epochs
@@ -37,7 +36,6 @@ from workflows.controlled.theorems import (
     random_ffn,
     random_task,
 )
-from workflows.controlled.training import train
 
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
@@ -256,8 +254,7 @@ def test_proposition_2_large_embeddings() -> None:
 
 def test_the_staircase_is_seen_in_the_gradient() -> None:
     """Orders 0, 1 and 2 lead the flow in turn; measured at 0, 95-150 and 250-275, seeds 0-4."""
-    runs = {name: train([config])[0] for name, config in share_runs(0, quick=True).items()}
-    measured = shares_of_runs(runs)
+    measured = shares_along_training(0, quick=True)
     for name, variable in measured.variables.items():
         assert variable.attrs["long_name"], name
         assert variable.attrs["units"], name
