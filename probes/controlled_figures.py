@@ -34,7 +34,7 @@ _NAMES = {"add": "addition", "sub": "absolute difference", "mul": "multiplicatio
 
 def draw(id_: str, groups: Groups) -> Figure:
     """Draw the figure of one experiment."""
-    return _PAINTERS[id_](groups)
+    return PAINTERS[id_](groups)
 
 
 def _laws(groups: Groups) -> Figure:
@@ -409,7 +409,7 @@ def _shares(groups: Groups) -> Figure:
     return figure
 
 
-_PAINTERS: Mapping[str, Callable[[Groups], Figure]] = {
+PAINTERS: Mapping[str, Callable[[Groups], Figure]] = {
     "fig2a": _laws,
     "fig2b": _order_zero,
     "fig3": _staircase,
@@ -428,3 +428,4 @@ _PAINTERS: Mapping[str, Callable[[Groups], Figure]] = {
     "shares": _shares,
     "robustness": _map,
 }
+"""The painter of each id."""
