@@ -249,6 +249,30 @@ def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--overwrite" in capsys.readouterr().err
 
 
+def test_a_rank_band_is_probed_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks 9 to 20 by count, ties to the lower id: other tokens, and so another rho."""
+    paths, store = write_series(tmp_path)
+    command = ["probe", str(paths[0].parent), "--signatures", str(store), "--permutations", "9"]
+    found = {}
+    for which in ("rank:9-20", "rank:1-12", "top:12"):
+        out = tmp_path / f"{which.replace(':', '_')}.zarr"
+        assert run([*command, "--tokens", which, "--out", str(out), "--json"]) == 0
+        rho = [row["rho"] for row in json.loads(capsys.readouterr().out)["direct"]]
+        found[which] = (rho, open_results(out)["direct"]["token"].values.tolist())
+    counts = np.bincount(np.concatenate(documents()), minlength=VOCAB)
+    ranked = np.lexsort((np.arange(VOCAB), -counts))
+    assert found["rank:9-20"][1] == ranked[8:20].tolist()
+    assert found["rank:1-12"] == found["top:12"]
+    model = MegatronCheckpoint(paths[-1]).input_embedding(ranked[8:20])
+    signature = open_signatures(store).next_token_matrix(ranked[8:20])
+    expected = compare(cosine_matrix(model), cosine_matrix(signature)).pearson
+    assert found["rank:9-20"][0][-1] == pytest.approx(expected)
+    assert run([*command, "--tokens", "rank:20-99", "--out", str(tmp_path / "no.zarr")]) == 2
+    assert "rank 99 is asked for" in capsys.readouterr().err
+
+
 def test_something_else_is_no_result(tmp_path: Path) -> None:
     _, store = write_series(tmp_path, steps=(0,))
     with pytest.raises(ResultFormatError, match="not a probe result"):

@@ -14,6 +14,7 @@ from probes.semantics import (
     structure_score,
 )
 from probes.tokens import TokenTexts
+from tests.probe_series import write_checkpoint
 from tests.stores import write_next_token
 from workflows.cli import run
 
@@ -52,6 +53,62 @@ def test_command(tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "sem" / "weekdays.svg").is_file()
     assert run([*command, "--out", str(tmp_path / "sem")]) == 2
     assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--checkpoints", "{0}", "{1}"],
+        ["--checkpoints", "{0}", "--checkpoints", "{1}"],
+        ["--checkpoints", "{0}", "{1}", "--json"],
+    ],
+)
+def test_several_checkpoints_after_one_flag_or_after_each(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    sources = scored_checkpoints(tokenizer, tmp_path)
+    given = [flag.format(*sources) for flag in flags]
+    command = ["signatures", "semantics", str(tmp_path / "s.zarr"), *given, "--tokenizer",
+               str(tokenizer), "--out", str(tmp_path / "sem"), "--json"]  # fmt: skip
+    assert run(command) == 0
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    assert all(len(found["scores"]) == 3 for found in sets)
+
+
+def test_the_store_may_stand_behind_other_options(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = map(str, scored_checkpoints(tokenizer, tmp_path))
+    command = ["signatures", "semantics", "--json", "--tokenizer", str(tokenizer),
+               str(tmp_path / "s.zarr"), "--out", str(tmp_path / "sem"),
+               "--checkpoints"]  # fmt: skip
+    assert run([*command, *sources]) == 0
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    assert all(len(found["scores"]) == 3 for found in sets)
+
+
+def test_one_checkpoint_may_stand_before_the_store(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _ = scored_checkpoints(tokenizer, tmp_path)
+    options = ["--checkpoints", str(first), "--tokenizer", str(tokenizer), "--json"]
+    command = ["signatures", "semantics", *options, "--out", str(tmp_path / "sem")]
+    assert run([*command, str(tmp_path / "s.zarr")]) == 0
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    assert all(len(found["scores"]) == 2 for found in sets)
+
+
+def scored_checkpoints(tokenizer: Path, folder: Path) -> list[Path]:
+    """A store, and two checkpoints of its vocabulary."""
+    generator = np.random.default_rng(0)
+    documents = [generator.integers(len(WORDS), size=300).tolist() for _ in range(20)]
+    write_next_token(folder / "s.zarr", documents, len(WORDS))
+    return [
+        write_checkpoint(
+            folder, step, generator.normal(size=(len(WORDS), 16)), vocab_size=len(WORDS)
+        )
+        for step in (4, 8)
+    ]
 
 
 def words(kind: str, n: int, period: int = 0) -> WordSet:

@@ -4,8 +4,39 @@ from pathlib import Path
 
 import click
 
+_CHECKPOINTS = "--checkpoints"
 
-@click.command("semantics")
+
+class _SeveralCheckpoints(click.Command):
+    """Lets several values follow one ``--checkpoints``, as the shell's wildcards give them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the flag before each value, then parse as ever."""
+        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
+        return super().parse_args(ctx, _flag_each(args, {n for one in options for n in one.opts}))
+
+
+def _flag_each(args: list[str], with_value: set[str]) -> list[str]:
+    """``--checkpoints A B`` as ``--checkpoints A --checkpoints B``, up to the next option.
+
+    Only where STORE stands before it, since else the last value would be STORE.
+    """
+    spread: list[str] = []
+    option, is_stored = "", False
+    for word in args:
+        if word.startswith("-"):
+            option = word
+        elif option in with_value and spread[-1] == option:
+            pass  # the option's own value
+        elif option == _CHECKPOINTS and is_stored:
+            spread.append(_CHECKPOINTS)
+        else:
+            is_stored = True
+        spread.append(word)
+    return spread
+
+
+@click.command("semantics", cls=_SeveralCheckpoints)
 @click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
 @click.option(
     "--tokenizer",
@@ -18,8 +49,8 @@ import click
     "--checkpoints",
     type=click.Path(path_type=Path),
     multiple=True,
-    metavar="CHECKPOINT",
-    help="Checkpoint whose embeddings are scored too; may be repeated.",
+    metavar="CHECKPOINT...",
+    help="Checkpoints whose embeddings are scored too.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
