@@ -8,8 +8,6 @@ Shapes: A anchors, C context tokens, V vocabulary, Q columns of a projection.
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from corpus.store import InputOptions
 from signatures.context_stages import (
     MODULUS,
     Listing,
-    Projection,
     Sums,
     Vectors,
     list_stage,
@@ -28,6 +25,7 @@ from signatures.context_stages import (
     sum_stage,
     sum_vectors,
     token_stage,
+    write_block_stage,
 )
 from signatures.contexts import ContextOptions, Contexts
 from signatures.count import absolute
@@ -35,13 +33,11 @@ from signatures.job import ContextJob, CountJob
 from signatures.layout import COUNTS, EVEN, MATRIX, ROWS, VALUES, BlockLayout
 from signatures.memory import MemoryPlan
 from signatures.planning import Question, resolve
-from signatures.projecting import block_paths
 from signatures.run import Built, RunLog, run_count
 from signatures.schedule import Runner
 from signatures.scope import CountOptions, Scope
 from signatures.stages import write_stage
-from signatures.store import ShardRecord, create_store, shard_ranges
-from signatures.tasks import BlockTask, block_task
+from signatures.store import create_store
 
 
 def count_contexts(
@@ -205,26 +201,7 @@ def _build_projected(
     blocks = {ROWS: BlockLayout(shape=shape[:1]), VALUES: BlockLayout(shape=shape)}
     with log.timed("write"):
         create_store(count.store, spec, matrices={}, vectors=vectors, blocks=blocks)
-        records = _write_blocks(runner, count.store, projection, memory.shard_writers, log.progress)
+        records = write_block_stage(
+            runner, count.store, projection, memory.shard_writers, log.progress
+        )
     return Built(spec, records, None)
-
-
-def _write_blocks(
-    runner: Runner, store: Path, projection: Projection, at_once: int, progress: Progress
-) -> list[ShardRecord]:
-    """Write every shard of rows and values whole, one task each."""
-    tasks = []
-    for array in (ROWS, VALUES):
-        files = [block_paths(out)[array] for out in projection.ranges]
-        ranges = tuple(zip(files, accumulate(projection.rows, initial=0), strict=False))
-        task = partial(BlockTask, store, array, ranges=ranges)
-        tasks += [
-            task(index=index, bounds=bounds)
-            for index, bounds in enumerate(shard_ranges(store, "", array))
-        ]
-    records = []
-    with progress.stage("write", len(tasks), "shards") as advance:
-        for _, record in runner.run(block_task, [(task,) for task in tasks], at_once):
-            records.append(record)
-            advance(1)
-    return records

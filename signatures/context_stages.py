@@ -8,6 +8,8 @@ Shapes: V vocabulary, A anchors, R rows.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +18,16 @@ from corpus.progress import Progress
 from signatures.contexts import Contexts
 from signatures.job import ContextJob, CountJob
 from signatures.kernels import Int64s
+from signatures.layout import ROWS, VALUES
 from signatures.listing import list_partitions
 from signatures.occurrences import OccurrencePartial, OccurrenceRecord
-from signatures.projecting import ROW_BYTES, Projected, project_rows
+from signatures.projecting import ROW_BYTES, Projected, block_paths, project_rows
 from signatures.schedule import Runner
 from signatures.segments import Half
 from signatures.stages import Merged, spread, write_indptr
+from signatures.store import ShardRecord, shard_ranges
 from signatures.summing import Summed, counts_path, row_bytes, sum_rows
-from signatures.tasks import count_tokens
+from signatures.tasks import BlockTask, block_task, count_tokens
 
 _TASKS_A_WORKER = 16
 _RANGES_A_WORKER = 8
@@ -198,6 +202,27 @@ def project_stage(
         reused=sum(one.reused for one in every),
         seconds=sum(one.seconds for one in every),
     )
+
+
+def write_block_stage(
+    runner: Runner, store: Path, projection: Projection, at_once: int, progress: Progress
+) -> list[ShardRecord]:
+    """Write every shard of rows and values whole, one task each."""
+    tasks = []
+    for array in (ROWS, VALUES):
+        files = [block_paths(out)[array] for out in projection.ranges]
+        ranges = tuple(zip(files, accumulate(projection.rows, initial=0), strict=False))
+        task = partial(BlockTask, store, array, ranges=ranges)
+        tasks += [
+            task(index=index, bounds=bounds)
+            for index, bounds in enumerate(shard_ranges(store, "", array))
+        ]
+    records = []
+    with progress.stage("write", len(tasks), "shards") as advance:
+        for _, record in runner.run(block_task, [(task,) for task in tasks], at_once):
+            records.append(record)
+            advance(1)
+    return records
 
 
 def _merged(

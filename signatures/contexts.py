@@ -12,13 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from signatures.context_kernels import random_signs
 from signatures.kernels import Int64s
 from signatures.keys import Keys
 from signatures.ranking import top_tokens
+from signatures.signs import Signs, sign_matrix
 
 ContextKind = Literal["first-order", "projected"]
-Signs = npt.NDArray[np.int8]
 
 _NAMES = ("anchors", "context_tokens", "matrix")
 
@@ -52,6 +51,8 @@ class ContextOptions:
             raise ValueError("the projection is --matrix FILE.npy, or --columns R with --seed S")
         if self.matrix is None and self.seed is None:
             raise ValueError("--columns draws random signs; --seed S is needed to draw them again")
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"--seed {self.seed}: at least 0 is needed")
         if self.columns is not None and self.columns < 1:
             raise ValueError(f"--columns {self.columns}: at least 1 is needed")
 
@@ -150,17 +151,6 @@ def load_contexts(run: str, scratch: Path, vocab_size: int) -> Contexts:
     return Contexts(
         vocab_size, anchors_A, context_tokens_C, np.load(path) if path.exists() else None
     )
-
-
-def sign_matrix(context_tokens_C: Int64s, columns: int, seed: int) -> Signs:
-    """Random signs, (C, Q) int8: a function of seed, token and column alone.
-
-    Sign q of token b is bit ``q mod 64`` of ``h(1 + q // 64, h(1, seed) + b)``, 1 where it is set
-    and -1 where not; h is the hash of the store's fingerprint (docs/store.md).
-    """
-    matrix_CQ = np.empty((context_tokens_C.size, columns), np.int8)
-    random_signs(context_tokens_C.astype(np.int64), np.uint64(seed % 2**64), matrix_CQ)
-    return matrix_CQ
 
 
 def read_matrix(path: Path, context_tokens: int) -> Signs:

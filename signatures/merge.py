@@ -6,25 +6,28 @@ that one run would have made, to the bit.
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from corpus.progress import SILENT, Progress
+from signatures.context_merge import check_contexts, join_first_order, join_projected, join_vectors
+from signatures.context_stages import write_block_stage
 from signatures.keys import Keys
-from signatures.layout import COUNTS, EVEN
-from signatures.memory import MemorySampler, plan_memory
+from signatures.layout import COUNTS, EVEN, MATRIX, ROWS, VALUES, BlockLayout, IntArray
+from signatures.memory import MemoryPlan, MemorySampler, plan_memory
 from signatures.reading import Signatures
-from signatures.schedule import open_runner
+from signatures.run import Built
+from signatures.schedule import Runner, open_runner
 from signatures.scratch import Scratch, hold_scratch
 from signatures.sources import StoreMatrix
 from signatures.spec import StoreSpec, Totals
 from signatures.stages import Merged, merge_stage, write_stage
 from signatures.store import complete_store, create_store, open_signatures
 
-_ALIKE = ("kind", "scope", "seq_length", "order", "tokenizer", "eod")
+_ALIKE = ("kind", "scope", "seq_length", "order", "window", "seed", "tokenizer", "eod")
 
 
 def merge_stores(
@@ -36,7 +39,7 @@ def merge_stores(
     memory: int | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Add the counts of several next-token stores into a new one.
+    """Add the counts of several stores of one kind into a new one.
 
     Parameters
     ----------
@@ -98,35 +101,105 @@ def _merge(
         pairs=spec.totals.pairs,
         corpus_bytes=16 * spec.vocab_size * len(stores),
     )
-    has_halves = bool(spec.parameters.get("halves"))
     store = scratch.folder / "store"
+    join = {"next-token": _join, "first-order": _join_contexts, "projected": _join_projections}
     with open_runner(plan.workers) as runner:
-        merged: dict[str, Merged] = {}
-        for name in (COUNTS, EVEN) if has_halves else (COUNTS,):
-            merged[name] = merge_stage(
-                runner,
-                [StoreMatrix(path, name) for path, _ in stores],
-                scratch.folder / f"merged-{name.replace('/', '-')}",
-                keys=Keys(spec.vocab_size),
-                memory=plan.task_memory,
-                progress=progress,
-            )
-        totals = dataclasses.replace(spec.totals, entries=merged[COUNTS].entries)
-        spec = dataclasses.replace(spec, totals=totals)
-        layouts = {name: one.layout(Keys(spec.vocab_size)) for name, one in merged.items()}
-        create_store(store, spec, matrices=layouts, vectors=_vectors(stores, spec, has_halves))
-        records = write_stage(runner, store, merged, at_once=plan.shard_writers, progress=progress)
+        built = join[spec.kind](runner, stores, spec, store, plan, progress)
     complete_store(
         store,
         out,
-        spec=spec,
-        records=records,
+        spec=built.spec,
+        records=built.records,
         overwrite=overwrite,
-        fingerprint=merged[COUNTS].fingerprint,
+        fingerprint=built.fingerprint,
+        dropped_fingerprint=built.dropped_fingerprint,
         workers=plan.workers,
         progress=progress,
     )
-    return spec
+    return built.spec
+
+
+def _join(
+    runner: Runner,
+    stores: Sequence[tuple[Path, Signatures]],
+    spec: StoreSpec,
+    store: Path,
+    plan: MemoryPlan,
+    progress: Progress,
+) -> Built:
+    """Write next-token counts."""
+    has_halves, keys = bool(spec.parameters.get("halves")), Keys(spec.vocab_size)
+    merged: dict[str, Merged] = {}
+    for name in (COUNTS, EVEN) if has_halves else (COUNTS,):
+        merged[name] = merge_stage(
+            runner,
+            [StoreMatrix(path, name) for path, _ in stores],
+            store.with_name(f"merged-{name.replace('/', '-')}"),
+            keys=keys,
+            memory=plan.task_memory,
+            progress=progress,
+        )
+    vectors = _vectors(stores, spec, has_halves)
+    return _written(runner, spec, store, keys, merged, vectors, plan, progress)
+
+
+def _join_contexts(
+    runner: Runner,
+    stores: Sequence[tuple[Path, Signatures]],
+    spec: StoreSpec,
+    store: Path,
+    plan: MemoryPlan,
+    progress: Progress,
+) -> Built:
+    """Write first-order counts."""
+    joined = join_first_order(
+        runner, stores, store.with_name("merged"), memory=plan.task_memory, progress=progress
+    )
+    keys = Keys(spec.vocab_size, joined.vectors["anchors"], joined.vectors["context_tokens"])
+    built = _written(runner, spec, store, keys, joined.matrices, joined.vectors, plan, progress)
+    return dataclasses.replace(built, dropped_fingerprint=joined.dropped_fingerprint)
+
+
+def _join_projections(
+    runner: Runner,
+    stores: Sequence[tuple[Path, Signatures]],
+    spec: StoreSpec,
+    store: Path,
+    plan: MemoryPlan,
+    progress: Progress,
+) -> Built:
+    """Write projected sums."""
+    projection = join_projected(runner, stores, store.with_name("merged"), progress)
+    vectors = join_vectors(stores, halves=False)
+    (contents,) = stores[0][1].sources
+    if MATRIX in contents.arrays:
+        vectors[MATRIX] = contents.arrays[MATRIX][0 : vectors["context_tokens"].size]
+    entries, width = sum(projection.rows), contents.arrays[VALUES].shape[1]
+    spec = dataclasses.replace(spec, totals=dataclasses.replace(spec.totals, entries=entries))
+    blocks = {ROWS: BlockLayout(shape=(entries,)), VALUES: BlockLayout(shape=(entries, width))}
+    create_store(store, spec, matrices={}, vectors=vectors, blocks=blocks)
+    return Built(
+        spec, write_block_stage(runner, store, projection, plan.shard_writers, progress), None
+    )
+
+
+def _written(
+    runner: Runner,
+    spec: StoreSpec,
+    store: Path,
+    keys: Keys,
+    merged: dict[str, Merged],
+    vectors: Mapping[str, IntArray],
+    plan: MemoryPlan,
+    progress: Progress,
+) -> Built:
+    """Write matrices that lie merged on scratch."""
+    totals = dataclasses.replace(spec.totals, entries=merged[COUNTS].entries)
+    spec = dataclasses.replace(spec, totals=totals)
+    layouts = {name: one.layout(keys) for name, one in merged.items()}
+    create_store(store, spec, matrices=layouts, vectors=vectors)
+    records = write_stage(runner, store, merged, at_once=plan.shard_writers, progress=progress)
+    return Built(spec, records, merged[COUNTS].fingerprint)
 
 
 def _vectors(
@@ -155,15 +228,16 @@ def _arranged(stores: list[tuple[Path, Signatures]]) -> list[tuple[Path, Signatu
         raise ValueError("no store given; name the stores to merge")
     first_path, first = stores[0]
     for path, store in stores:
-        if store.spec.kind != "next-token":
-            raise ValueError(f"{path}: a {store.spec.kind} store; next-token stores are merged")
         for name in _ALIKE:
             _require_alike(name, first_path, first.spec, path, store.spec)
         if bool(store.spec.parameters.get("halves")) != bool(first.spec.parameters.get("halves")):
             raise ValueError(
                 f"{path}: one of it and {first_path} has halves, the other not; count both alike"
             )
-    if any(_is_part(store.spec) for _, store in stores):
+    parts = any(_is_part(store.spec) for _, store in stores)
+    if first.spec.kind != "next-token":
+        check_contexts(stores, parts=parts)
+    if parts:
         return _parts_in_order(stores)
     if first.spec.scope == "packed" and len(stores) > 1:
         raise ValueError(

@@ -53,7 +53,7 @@ def project_rows(job: ContextJob, first_row: int, last_row: int, out: Path) -> P
     for part in parts:
         windowed = job.count.scope.window is not None
         _add(part, (first_row, last_row), rows_B, contexts, sums_BQ, windowed=windowed)
-    _write(out, rows_B, sums_BQ)
+    write_blocks(out, rows_B, sums_BQ)
     return Projected(rows_B.size, reused=False, seconds=time.perf_counter() - started)
 
 
@@ -99,7 +99,7 @@ def _order(keys: Sequence[npt.NDArray[np.uint32]], num_items: int) -> npt.NDArra
     return order_H
 
 
-def _write(out: Path, rows_B: Int64s, sums_BQ: Int64s) -> None:
+def write_blocks(out: Path, rows_B: Int64s, sums_BQ: Int64s) -> None:
     """Write values, then rows: where there are rows, all is there."""
     for path, array in zip(block_paths(out).values(), (sums_BQ, rows_B), strict=True):
         aside = path.with_suffix(f".{uuid.uuid4().hex}.tmp")

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
-from signatures.layout import COUNTS, CSR_ARRAYS, EVEN, ROWS, VALUES
+from signatures.layout import COUNTS, CSR_ARRAYS, EVEN, MATRIX, ROWS, VALUES
 from signatures.matrix import Array, Counts, OddCounts, StoredCounts, SummedCounts, row_sums
+from signatures.signs import sign_matrix
 from signatures.spec import Kind, SignatureFormatError, StoreSpec, Totals
 
 Half = Literal["even", "odd"]
@@ -220,6 +221,18 @@ class Signatures:
         start, stop = np.searchsorted(self._projected_rows, [index * size, (index + 1) * size])
         values = self.sources[0].arrays[VALUES][int(start) : int(stop)]
         return self._projected_rows[start:stop] - index * size, values
+
+    @cached_property
+    def projection_matrix(self) -> npt.NDArray[np.int8]:
+        """Matrix of a projected store, (C, R): as stored, or drawn again from its seed."""
+        self._require("projected")
+        (contents,) = self.sources
+        if MATRIX in contents.arrays:
+            matrix_CQ: npt.NDArray[np.int8] = contents.arrays[MATRIX][0 : self.context_tokens.size]
+            return matrix_CQ
+        assert contents.spec.seed is not None, "the spec asks for one of the two"
+        columns = contents.arrays[VALUES].shape[1]
+        return sign_matrix(self.context_tokens, columns, contents.spec.seed)
 
     @cached_property
     def _projected_rows(self) -> Int64s:

@@ -11,9 +11,11 @@ from stores import fingerprint
 from strategies import documents, flatten, write_corpus
 
 from corpus.store import InputOptions
+from signatures import context_count
 from signatures.context_count import count_contexts
 from signatures.contexts import ContextOptions
 from signatures.manifest import read_head
+from signatures.merge import merge_stores
 from signatures.scope import CountOptions, Scope
 from signatures.store import open_signatures, verify_store
 
@@ -168,3 +170,94 @@ def test_anchors_by_rank_and_sparse_rows_beside_dense_ones(tmp_path):
     check(tmp_path / "s", docs, signatures.anchors.tolist(), signatures.context_tokens.tolist())
     assert verify_store(tmp_path / "s") == []
     assert json.dumps(result)
+
+
+@pytest.mark.parametrize("scope", [Scope(), Scope(window=7), Scope(kind="packed", seq_length=11)])
+def test_parts_merge_into_one_run(tmp_path, scope):
+    tokens = text_like(3000, 12, seed=2).tolist()
+    docs = [tokens[at : at + 75] for at in range(0, 3000, 75)]
+    corpus = write_corpus(tmp_path, docs)
+    asked = {"v": 12, "anchors": "rank:2-6", "context_tokens": "top:8", "halves": True}
+    for min_count in (1, 9):
+        whole = tmp_path / f"whole{min_count}"
+        count(corpus, whole, scope, min_count=min_count, **asked)
+        parts = [tmp_path / f"part{number}" for number in range(3)]
+        for number, part in enumerate(parts):
+            count(corpus, part, scope, min_count=min_count, part=(number, 3), **asked)
+        merge_stores(parts[::-1], tmp_path / "merged", overwrite=True)
+        assert tree(tmp_path / "merged") == tree(whole)
+        assert verify_store(tmp_path / "merged") == []
+
+
+def test_more_corpus_adds_up_and_a_finished_minimum_is_refused(tmp_path):
+    docs = [[1, 2, 1, 3, 2, 1], [2, 1, 1, 2], [3, 3, 1, 2, 1]]
+    stores, asked = [], {"v": 5, "anchors": ids(tmp_path, "anchors", [1, 2])}
+    for number, document in enumerate(docs):
+        corpus = write_corpus(tmp_path, [document])
+        stores.append(tmp_path / f"s{number}")
+        count(corpus, stores[-1], **asked)
+    merge_stores(stores, tmp_path / "all")
+    check(tmp_path / "all", docs, [1, 2], range(5))
+    count(corpus, tmp_path / "few", min_count=2, **asked)
+    with pytest.raises(ValueError, match="min_count 2 are gone"):
+        merge_stores([stores[0], tmp_path / "few"], tmp_path / "refused")
+    asked["anchors"] = ids(tmp_path, "others", [1, 3])
+    count(corpus, tmp_path / "other", **asked)
+    with pytest.raises(ValueError, match="other anchors than"):
+        merge_stores([stores[0], tmp_path / "other"], tmp_path / "refused")
+
+
+def test_a_killed_run_goes_on_with_what_is_finished(tmp_path, monkeypatch):
+    tokens = text_like(4000, 50, seed=3).tolist()
+    corpus = write_corpus(tmp_path, [tokens[at : at + 400] for at in range(0, 4000, 400)])
+    asked = {"v": 50, "anchors": "top:9", "halves": True, "partition_tokens": 500}
+    count(corpus, tmp_path / "whole", **asked)
+    stages = context_count.sum_stage
+
+    def fails(*arguments):
+        stages(*arguments)
+        raise RuntimeError("killed after adding up")
+
+    monkeypatch.setattr(context_count, "sum_stage", fails)
+    with pytest.raises(RuntimeError, match="killed"):
+        count(corpus, tmp_path / "s", **asked)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="cannot resume: parameters"):
+        count(corpus, tmp_path / "s", overwrite=False, resume=True, **asked | {"anchors": "top:8"})
+    partials = sorted((tmp_path / "s.scratch" / "partials").glob("*.lasts.npy"))
+    partials[3].write_bytes(partials[3].read_bytes()[:-1])
+    result = count(corpus, tmp_path / "s", overwrite=False, resume=True, **asked)
+    assert (result["reused_partitions"], result["partitions"]) == (7, 8)
+    assert result["reused_ranges"] == 1
+    assert tree(tmp_path / "s") == tree(tmp_path / "whole")
+
+
+def test_altered_scratch_is_noticed(tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path, [text_like(500, 20, seed=4).tolist()])
+    stages = context_count.sum_stage
+
+    def alters(runner, job, *others):
+        items = next(iter((job.count.scratch / "partials").glob("*.items.npy")))
+        array = np.load(items)
+        array[[0, 1]] = array[[1, 0]]  # the same tokens, in another order
+        np.save(items, array)
+        return stages(runner, job, *others)
+
+    monkeypatch.setattr(context_count, "sum_stage", alters)
+    with pytest.raises(RuntimeError, match="not those of the occurrences"):
+        count(corpus, tmp_path / "s", v=20)
+
+
+@pytest.mark.parametrize(
+    ("scope", "changes", "message"),
+    [
+        (Scope(kind="packed"), {}, "give --seq-length"),
+        (Scope(), {"anchors": "top:0"}, "names no token"),
+        (Scope(), {"anchors": "rank:1-99"}, "rank 99 is asked for"),
+    ],
+)
+def test_what_cannot_be_counted_is_said(tmp_path, scope, changes, message):
+    corpus = write_corpus(tmp_path, [[1, 2, 3]])
+    with pytest.raises(ValueError, match=message):
+        count(corpus, tmp_path / "s", scope, **changes)
+    assert not list(tmp_path.glob("s*"))

@@ -143,14 +143,22 @@ def count_command() -> None:
     """Count a corpus into a signature store: exact integers, at any size."""
 
 
+def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` what all counts take."""
+    options = (
+        click.argument("corpus", nargs=-1, required=True, type=click.Path(path_type=Path)),
+        click.option("--out", required=True, type=click.Path(path_type=Path), metavar="STORE"),
+        input_options,
+        scope_options,
+        count_options,
+        click.option("--dry-run", is_flag=True, help="Predict memory, disk and time only."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )
+    return _with(options, command)
+
+
 @count_command.command("next-token")
-@click.argument("corpus", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="STORE")
-@input_options
-@scope_options
-@count_options
-@click.option("--dry-run", is_flag=True, help="Predict memory, disk and time only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@_common
 def next_token(
     corpus: tuple[Path, ...], out: Path, dry_run: bool, as_json: bool, **settings: Any
 ) -> None:
@@ -159,18 +167,113 @@ def next_token(
         from signatures.estimate import estimate_next_token
 
         found = estimate_next_token(corpus, out=out, progress=terminal_progress(), **settings)
-        print_json(found) if as_json else _predict(found)
+        print_json(found) if as_json else _predict(found, "pairs")
         return
     from signatures.count import count_next_token
 
+    _count(count_next_token, corpus, out, as_json, "pairs", **settings)
+
+
+_WHICH = "top:N | rank:A-B | all | FILE"
+_anchors = click.option(
+    "--anchors", required=True, metavar=_WHICH, help="Tokens whose contexts are counted."
+)
+_context_tokens = click.option(
+    "--context-tokens",
+    default="all",
+    show_default=True,
+    metavar=_WHICH,
+    help="Tokens that are looked for before an anchor.",
+)
+
+
+@count_command.command("first-order")
+@_common
+@_anchors
+@_context_tokens
+@click.option(
+    "--min-count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out entries of a smaller count; what is dropped is recorded.",
+)
+def first_order(anchors: str, context_tokens: str, min_count: int, **settings: Any) -> None:
+    """Count which token follows an anchor, and which were present before it, in CORPUS."""
+    from signatures.contexts import ContextOptions
+
+    contexts = ContextOptions(
+        kind="first-order", anchors=anchors, context_tokens=context_tokens, min_count=min_count
+    )
+    _count_contexts(contexts=contexts, counted="entries", **settings)
+
+
+@count_command.command("projected")
+@_common
+@_anchors
+@_context_tokens
+@click.option("--columns", type=click.IntRange(min=1), metavar="R", help="Columns of random signs.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="S", help="Of the random signs.")
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npy",
+    help="Integers from -128 to 127 instead, a row for each context token.",
+)
+def projected(
+    anchors: str,
+    context_tokens: str,
+    columns: int | None,
+    seed: int | None,
+    matrix: Path | None,
+    **settings: Any,
+) -> None:
+    """Sum a matrix over what was present before, for each anchor and label, in CORPUS."""
+    from signatures.contexts import ContextOptions
+
+    contexts = ContextOptions(
+        kind="projected",
+        anchors=anchors,
+        context_tokens=context_tokens,
+        columns=columns,
+        seed=seed,
+        matrix=matrix,
+    )
+    _count_contexts(contexts=contexts, counted="rows", **settings)
+
+
+def _count_contexts(
+    corpus: tuple[Path, ...],
+    out: Path,
+    dry_run: bool,
+    as_json: bool,
+    counted: str,
+    **settings: Any,
+) -> None:
+    if dry_run:
+        from signatures.context_estimate import estimate_contexts
+
+        found = estimate_contexts(corpus, out=out, progress=terminal_progress(), **settings)
+        print_json(found) if as_json else _predict(found, counted)
+        return
+    from signatures.context_count import count_contexts
+
+    _count(count_contexts, corpus, out, as_json, counted, **settings)
+
+
+def _count(
+    count: Callable[..., dict[str, Any]],
+    corpus: tuple[Path, ...],
+    out: Path,
+    as_json: bool,
+    counted: str,
+    **settings: Any,
+) -> None:
     with _resumable(out):
-        result = count_next_token(corpus, out=out, progress=terminal_progress(), **settings)
+        result = count(corpus, out=out, progress=terminal_progress(), **settings)
     for notice in result["notices"]:
         say(notice)
-    if as_json:
-        print_json(result)
-    else:
-        _tell(result)
+    print_json(result) if as_json else _tell(result, counted)
 
 
 @contextmanager
@@ -186,8 +289,8 @@ def _resumable(out: Path) -> Iterator[None]:
         raise
 
 
-def _predict(found: dict[str, Any]) -> None:
-    say(f"{found['tokens']:,} tokens, about {found['entries']:,} distinct pairs")
+def _predict(found: dict[str, Any], counted: str) -> None:
+    say(f"{found['tokens']:,} tokens, about {found['entries']:,} distinct {counted}")
     say(f"memory {found['memory_bytes'] / 1e9:.2f} GB with {found['workers']} worker(s)")
     say(
         f"disk {found['disk_bytes'] / 1e9:.3f} GB, and {found['scratch_bytes'] / 1e9:.3f} GB of "
@@ -196,10 +299,10 @@ def _predict(found: dict[str, Any]) -> None:
     say(f"about {found['seconds']:.0f} s; {'it fits' if found['fits'] else 'it does not fit'}")
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _tell(result: dict[str, Any], counted: str) -> None:
     say(
         f"{result['tokens']:,} tokens of {result['documents']:,} documents: {result['pairs']:,} "
-        f"pairs, {result['entries']:,} distinct"
+        f"pairs, {result['entries']:,} distinct {counted}"
     )
     say(f"{result['seconds']:.1f} s, {result['tokens_per_second'] / 1e6:.1f} M tokens/s")
     say(f"store: {result['store']}")
