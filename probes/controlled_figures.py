@@ -398,7 +398,7 @@ def _shares(groups: Groups) -> Figure:
                 for order, share in zip(found["order"].values, found[name].values.T, strict=True):
                     if np.isfinite(share).any():
                         curve(panel, epochs, share, f"order {order}", int(order))
-                panel.set_title(f"{rule}: {title}", fontsize=9)
+                panel.set_title(f"{rule}: {title}", fontsize=8)
                 share_axis(panel)
                 epoch_axis(panel, epochs)
             loss = found["training_loss"].values

@@ -47,8 +47,8 @@ def view_components(
     """Draw the tokens of one view on two components, with the variance each explains."""
     explained, place = group["explained_variance"].values[view], group["place"].values
     points = group["pca"].values[view, :, :2]
-    if not np.isfinite(explained[0]):  # all rows alike: rounding is no picture
-        points, explained = np.zeros_like(points), np.zeros(2)
+    if not np.isfinite(explained[0]):  # all rows are parallel
+        explained = np.zeros(2)
         axes.set_xlim(-1, 1)
         axes.set_ylim(-1, 1)
     if categories:

@@ -8,8 +8,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from probes.components import principal_components
-from probes.similarity import FloatArray, Rows, cosine_matrix, off_diagonal, unit_rows
+from probes.components import Components, principal_components
+from probes.similarity import (
+    FloatArray,
+    Rows,
+    cosine_matrix,
+    is_constant,
+    off_diagonal,
+    unit_rows,
+)
 from workflows.controlled.runs import TrainedRun
 from workflows.controlled.tasks import IntArray, built
 from workflows.controlled.variables import controlled_dataset
@@ -25,13 +32,13 @@ def views(
     ``place`` colours the tokens: their number unless given. Components are those of the rows at
     length 1, the geometry that cosines see.
     """
-    parts = [principal_components(unit_rows(one), NUM_COMPONENTS) for one in rows.values()]
+    cosines = [cosine_matrix(one) for one in rows.values()]
+    parts = [
+        _components(one, cosines_nn) for one, cosines_nn in zip(rows.values(), cosines, strict=True)
+    ]
     return controlled_dataset(
         {
-            "similarity": (
-                ("view", "token", "token_2"),
-                [cosine_matrix(one) for one in rows.values()],
-            ),
+            "similarity": (("view", "token", "token_2"), cosines),
             "pca": (("view", "token", "component"), [part.coordinates for part in parts]),
             "explained_variance": (("view", "component"), [part.explained for part in parts]),
             "place": (("token",), tokens_n if place is None else np.asarray(place)),
@@ -43,6 +50,16 @@ def views(
             "component": ("component", 1 + np.arange(NUM_COMPONENTS)),
         },
     )
+
+
+def _components(rows_nH: Rows, cosines_nn: FloatArray) -> Components:
+    """Leading components; one point, and no share of variance, where all rows are parallel."""
+    if is_constant(np.append(off_diagonal(cosines_nn), 1.0)):
+        return Components(
+            coordinates=np.zeros((len(cosines_nn), NUM_COMPONENTS)),
+            explained=np.full(NUM_COMPONENTS, np.nan),
+        )
+    return principal_components(unit_rows(rows_nH), NUM_COMPONENTS)
 
 
 def anchor_similarity(run: TrainedRun, epoch: int) -> FloatArray:

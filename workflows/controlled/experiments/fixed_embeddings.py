@@ -25,7 +25,7 @@ def _runs(seed: int, size: Size) -> dict[str, RunConfig]:
                 seed=inner,
                 epochs=1000,
                 evaluate_every=10,
-                stop_accuracy=0.999,
+                stop_accuracy=0.99,
             )
         runs[f"{_TRAINED} {inner}"] = pair_run("mod", inner)
     return runs
