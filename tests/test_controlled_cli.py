@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from corpus.progress import SILENT
 from probes.controlled_figures import PAINTERS
 from probes.results import open_results
+from signatures.schedule import InProcess
 from workflows import cli
 from workflows.controlled import execution
 from workflows.controlled.claims import at_least
 from workflows.controlled.experiments import EXPERIMENTS
 from workflows.controlled.registry import Findings, Inputs, inner_seeds
-from workflows.controlled.run_store import load_run
+from workflows.controlled.run_store import load_run, run_path
 from workflows.controlled.settings import DEVIATIONS
 
 ARCHITECTURE = {"id", "seed", "claims", "figure"}
@@ -141,6 +143,23 @@ def test_a_size_is_not_taken_for_another(
     assert len(held) == 6
     assert {held[text] for text in held if text.startswith("L = 2")} == {True}
     assert {held[text] for text in held if not text.startswith("L = 2")} == {None}
+
+
+def test_a_stack_cut_short_is_planned_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state on disk is named by its runs, whatever other stacks have finished meanwhile."""
+    job = execution.Job(id="fig9", seed=0, size="standard", out=tmp_path)
+    planned = execution.stacks(job.runs().values())
+    for config in planned[0]:
+        run_path(tmp_path / "runs", config).parent.mkdir(exist_ok=True)
+        run_path(tmp_path / "runs", config).touch()
+    trained: list[list[str]] = []
+    monkeypatch.setattr(
+        execution, "train_stack", lambda stack, *rest: trained.append([c.key() for c in stack])
+    )
+    execution._train([job], tmp_path, InProcess(), SILENT)
+    assert trained == [[config.key() for config in stack] for stack in planned[1:]]
 
 
 def test_stacks_hold_every_run_once_and_keep_together_what_may() -> None:

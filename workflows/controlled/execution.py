@@ -193,9 +193,14 @@ def _train(jobs: Sequence[Job], out: Path, runner: Any, progress: Progress) -> N
         for config in job.runs().values():
             needed[config.key()] = config
             names.setdefault(config.key(), []).append(job.id)
-    missing = [one for one in needed.values() if not run_path(out / "runs", one).exists()]
-    arguments = [(stack, out / "runs", _title(stack, names)) for stack in stacks(missing)]
-    with progress.stage("training", len(missing), "runs") as advance:
+    # Stacked before what is there is left out, so that a stack cut short finds its own state again.
+    planned = [
+        [one for one in stack if not run_path(out / "runs", one).exists()]
+        for stack in stacks(needed.values())
+    ]
+    missing = [stack for stack in planned if stack]
+    arguments = [(stack, out / "runs", _title(stack, names)) for stack in missing]
+    with progress.stage("training", sum(map(len, missing)), "runs") as advance:
         for number, _ in runner.run(train_stack, arguments):
             advance(len(arguments[number][0]))
 

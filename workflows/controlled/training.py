@@ -231,7 +231,7 @@ class _Data:
 
     def everything(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, labels, and the share of each sample in the loss."""
-        shares_RN = self.weights / self.weights.sum(dim=1, keepdim=True)
+        shares_RN = self.weights.double() / self.weights.sum(dim=1, keepdim=True)
         return self.inputs.expand(len(self.labels), *self.inputs.shape[1:]), self.labels, shares_RN
 
     def batch(self, chosen_RB: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -242,7 +242,7 @@ class _Data:
             inputs = self.inputs[0][chosen_RB]
         else:
             inputs = self.inputs[torch.arange(len(chosen_RB))[:, None], chosen_RB]
-        share = torch.full((1, 1), 1.0 / chosen_RB.shape[1])
+        share = torch.full((1, 1), 1.0 / chosen_RB.shape[1], dtype=torch.float64)
         return inputs, self.labels.gather(1, chosen_RB), share
 
     def take(self, kept: Tensor) -> "_Data":
