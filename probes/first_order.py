@@ -15,16 +15,15 @@ import xarray as xr
 from corpus.progress import Progress
 from probes.assemble import Draws
 from probes.checkpoints import LayeredCheckpoint
+from probes.fitting import Vectors
+from probes.heldout import heldout_scores
 from probes.measure import Measured
 from probes.projection import (
     ProjectionOptions,
-    constant_mse,
     control_vectors,
-    fit,
     label_sketch,
     make_splits,
     project_exactly,
-    score,
 )
 from probes.results import dataset
 from probes.similarity import FloatArray, cosine_matrix
@@ -78,35 +77,14 @@ class FirstOrderProbe:
     def measure(self, checkpoint: LayeredCheckpoint) -> dict[str, Measured]:
         """Fit v on every split, and score it and the controls exactly on held-out anchors."""
         similarity_AA = cosine_matrix(checkpoint.input_embedding(self.anchors))
-        sketch_ARC = np.load(self.sketch, mmap_mode="c")
-        splits = make_splits(len(self.anchors), self.options)
-        fitted = [
-            fit(sketch_ARC, similarity_AA, split.training, options=self.options) for split in splits
-        ]
-        shuffled = [
-            fit(sketch_ARC, _shuffled(similarity_AA, number), split.training, options=self.options)
-            for number, split in enumerate(splits)
-        ]
-        exact = self._exact(np.stack([*fitted, *shuffled, *self._controls().values()]))
-        rows = []
-        for number, split in enumerate(splits):
-            held_out, rho = score(exact[number], similarity_AA, split.held_out)
-            sketched = np.einsum("arc,c->ar", sketch_ARC, fitted[number]).astype(np.float64)
-            row = {
-                "heldout_mse": held_out,
-                "heldout_rho": rho,
-                "training_mse": score(exact[number], similarity_AA, split.training)[0],
-                "sketch_mse": score(sketched, similarity_AA, split.held_out)[0],
-                "baseline_mse": constant_mse(similarity_AA, split),
-                "shuffled_mse": score(exact[len(splits) + number], similarity_AA, split.held_out)[
-                    0
-                ],
-            }
-            for name, projected in zip(self._controls(), exact[2 * len(splits) :], strict=True):
-                row[f"{name}_mse"] = score(projected, similarity_AA, split.held_out)[0]
-            rows.append(row)
-        names = rows[0].keys()
-        return {"first_order": {name: np.array([row[name] for row in rows]) for name in names}}
+        scores = heldout_scores(
+            np.load(self.sketch, mmap_mode="c"),
+            similarity_AA,
+            exact=self._exact,
+            controls=self._controls(),
+            options=self.options,
+        )
+        return {"first_order": scores}
 
     def groups(
         self,
@@ -131,12 +109,12 @@ class FirstOrderProbe:
         spec = open_signatures(self.store).spec.to_attribute()
         return {"options": asdict(self.options), "store": spec, "anchors": self.anchors.tolist()}
 
-    def _controls(self) -> Mapping[str, Any]:
+    def _controls(self) -> Mapping[str, Vectors]:
         """Vectors that no fitting chose; the unigram one from how often a context was present."""
         present_C = np.load(self.sketch.with_suffix(".present.npy"))
         return control_vectors(present_C, seed=self.options.seed)
 
-    def _exact(self, vectors_NC: Any) -> list[FloatArray]:
+    def _exact(self, vectors_NC: Vectors) -> list[FloatArray]:
         store = open_signatures(self.store)
         return project_exactly(store.first_order, self.anchors.tolist(), vectors_NC)
 
@@ -161,9 +139,3 @@ class FirstOrderProbe:
         partial = self.sketch.with_suffix(".writing.npy")
         np.save(partial, sketch)
         partial.rename(self.sketch)
-
-
-def _shuffled(similarity_AA: FloatArray, seed: int) -> FloatArray:
-    """Give every anchor the similarities of another: what fitting finds where nothing is."""
-    order = np.random.default_rng(seed).permutation(len(similarity_AA))
-    return np.asarray(similarity_AA[np.ix_(order, order)])

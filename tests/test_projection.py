@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from probes.fitting import Fit, aligned_vectors, fit_together
 from probes.probe import probe_series
 from probes.projection import (
     ProjectionOptions,
     constant_mse,
-    fit,
     label_sketch,
     make_splits,
     project_exactly,
@@ -38,7 +38,9 @@ def test_a_planted_vector_is_found_and_beats_every_control() -> None:
     anchors = range(ANCHORS)
     sketch = label_sketch(planes.__getitem__, anchors, num_labels=LABELS, options=OPTIONS)
     for split in make_splits(ANCHORS, OPTIONS):
-        v = fit(sketch, similarity, split.training, options=OPTIONS)
+        (v,) = fit_together(
+            sketch, [Fit(similarity=similarity, training=split.training)], options=OPTIONS
+        )
         exact = project_exactly(planes.__getitem__, anchors, np.stack([v, np.ones(CONTEXTS)]))
         held_out, rho = score(exact[0], similarity, split.held_out)
         assert rho > 0.9
@@ -75,13 +77,41 @@ def test_sketch_keeps_inner_products_on_average() -> None:
 def test_the_gradient_is_that_of_the_formula() -> None:
     import torch
 
-    from probes.projection import _Project
+    from probes.fitting import _Project
 
     planes = [torch.randn(5, 4, dtype=torch.float32) for _ in range(3)]
-    v = torch.randn(4, requires_grad=True)
-    (_Project.apply(v, planes) ** 2).sum().backward()
-    expected = sum(2 * plane.T @ (plane @ v.detach()) for plane in planes)
-    torch.testing.assert_close(v.grad, expected)
+    vectors = torch.randn(4, 2, requires_grad=True)
+    (_Project.apply(vectors, planes) ** 2).sum().backward()
+    expected = sum(2 * plane.T @ (plane @ vectors.detach()) for plane in planes)
+    torch.testing.assert_close(vectors.grad, expected)
+
+
+def test_fits_made_together_do_not_touch_each_other() -> None:
+    """The first of two fits is the same whatever similarities the second has."""
+    planes, similarity, _ = planted()
+    sketch = label_sketch(planes.__getitem__, range(ANCHORS), num_labels=LABELS, options=OPTIONS)
+    splits = make_splits(ANCHORS, OPTIONS)
+    found = []
+    for other in (similarity, similarity[::-1, ::-1]):
+        pair = zip((similarity, other), splits, strict=True)
+        fits = [Fit(similarity=s, training=split.training) for s, split in pair]
+        found.append(fit_together(sketch, fits, options=OPTIONS))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4, atol=1e-5)
+    assert np.abs(found[0][1] - found[1][1]).max() > 0.01
+
+
+def test_the_aligned_start_is_the_leading_vector_of_its_form() -> None:
+    planes, similarity, _ = planted()
+    dense = np.stack([plane.toarray() for plane in planes]).astype(np.float32)
+    training = make_splits(ANCHORS, OPTIONS)[0].training
+    fit = Fit(similarity=similarity, training=training)
+    (found,) = aligned_vectors(dense, [fit], scale_C=np.ones(CONTEXTS, np.float32))
+    weights = similarity[np.ix_(training, training)].copy()
+    np.fill_diagonal(weights, np.nan)
+    weights = np.nan_to_num(weights - np.nanmean(weights))
+    form = np.einsum("avc,ab,bvd->cd", dense[training], weights, dense[training])
+    leading = np.linalg.eigh((form + form.T) / 2)[1][:, -1]
+    assert abs(leading @ found) / np.linalg.norm(found) > 0.99
 
 
 def test_training_never_sees_the_held_out_anchors() -> None:
@@ -90,7 +120,10 @@ def test_training_never_sees_the_held_out_anchors() -> None:
     split = make_splits(ANCHORS, OPTIONS)[0]
     changed = similarity.copy()
     changed[split.held_out, :] = changed[:, split.held_out] = 0.123
-    one, other = (fit(sketch, s, split.training, options=OPTIONS) for s in (similarity, changed))
+    one, other = (
+        fit_together(sketch, [Fit(similarity=s, training=split.training)], options=OPTIONS)
+        for s in (similarity, changed)
+    )
     assert (one == other).all()
 
 
