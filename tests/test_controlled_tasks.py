@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from corpus.store import InputOptions
+from signatures.context_count import count_contexts
+from signatures.contexts import ContextOptions
 from signatures.count import count_next_token
 from signatures.exact import EnumeratedTask, label_signature
 from signatures.scope import CountOptions, Scope
@@ -157,3 +159,45 @@ def test_next_token_counts_of_the_corpus_are_order_zero(name: str, tmp_path: Pat
     to_labels = counts.toarray()[:, V:].astype(np.int64)
     before_a_label = to_labels.sum(axis=1, keepdims=True)
     np.testing.assert_array_equal(to_labels / before_a_label, signature.dense())
+
+
+def presence(task: EnumeratedTask, anchor: int) -> np.ndarray:
+    """``P(y = v, b present among the other positions | x_I = anchor)``, (V, V), by plain loops."""
+    counts, total = np.zeros((task.vocab_size,) * 2, np.int64), 0
+    for sample, label, weight in zip(
+        task.samples_NL.tolist(), task.labels_N, task.weights_N, strict=True
+    ):
+        for place in (place for place, token in enumerate(sample) if token == anchor):
+            total += weight
+            for other in {token for at, token in enumerate(sample) if at != place}:
+                counts[label, other] += weight
+    return counts / total
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_first_order_counts_of_the_corpus_are_what_is_present(name: str, tmp_path: Path) -> None:
+    """For two tokens that is order 1; for more, presence among the others, enumerated."""
+    task = SMALL[name].build().enumerated
+    V = task.vocab_size
+    write_task_corpus(task, tmp_path / "corpus")
+    anchors = np.unique(task.samples_NL)[::5]
+    which = tmp_path / "anchors.txt"
+    which.write_text("".join(f"{anchor}\n" for anchor in anchors))
+    count_contexts(
+        [tmp_path / "corpus"],
+        out=tmp_path / "first.zarr",
+        contexts=ContextOptions(kind="first-order", anchors=str(which)),
+        input=InputOptions(vocab_size=2 * V),
+        scope=Scope(kind="document"),
+        options=CountOptions(workers=1),
+    )
+    store = open_signatures(tmp_path / "first.zarr")
+    np.testing.assert_array_equal(store.context_tokens, np.arange(2 * V))
+    once = label_signature(task, 0, anchors)
+    for place, anchor in enumerate(anchors):
+        counts = store.anchor_counts(int(anchor)).toarray().astype(np.int64)[V:, :V]
+        before_a_label = int(once.totals_A[place])
+        np.testing.assert_array_equal(counts / before_a_label, presence(task, int(anchor)))
+        if task.length == 2:
+            order_one = label_signature(task, 1, [int(anchor)]).dense()[0]
+            np.testing.assert_array_equal(counts / before_a_label, order_one)
