@@ -1,6 +1,6 @@
 """Panels that the figures of controlled experiments are made of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,9 @@ from matplotlib.figure import Figure
 from probes.figures import COLOURS, FAINT, INK, MARKERS, styled_figure
 
 Array = npt.NDArray[Any]
+Groups = Mapping[str, xr.Dataset]
+RULES = {"add": "addition", "sub": "absolute difference", "mul": "multiplication",
+          "mod": "modular addition"}  # fmt: skip
 
 
 @contextmanager
@@ -166,3 +169,13 @@ def best_marks(figure: Figure, axes: Axes, found: xr.Dataset, title: str) -> Non
     axes.set_ylabel("seed", fontsize=8)
     axes.set_title(f"{title}: rho_k, epoch 1000", fontsize=9)
     figure.colorbar(picture, ax=axes, pad=0.01)
+
+
+def learning(axes: Any, found: xr.Dataset, title: str) -> None:
+    """Draw accuracy, and the loss as a share of its start, which fits the same axis."""
+    epochs, loss = found["evaluated"].values, found["training_loss"].values
+    curve(axes, epochs, found["accuracy"].values, "accuracy", 0)
+    curve(axes, epochs, loss / loss[0], f"loss / {loss[0]:.2f} nats", 1)
+    axes.set_title(title)
+    share_axis(axes)
+    epoch_axis(axes, epochs)
