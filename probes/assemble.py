@@ -113,7 +113,7 @@ def layered_group(
         for layer in range(num_layers):
             for block in ([t] for t in range(len(steps))) if own else (list(range(len(steps))),):
                 against = signature[block[0], layer] if own else signature
-                p_TL[block, layer], bounds_TL2[block, layer] = _chance_of(
+                p_TL[block, layer], bounds_TL2[block, layer] = chance_of(
                     against, series_TLnn[block, layer], draws
                 )
                 advance(len(block))
@@ -251,10 +251,10 @@ def _of_signature(
     return found
 
 
-def _chance_of(
+def chance_of(
     signature_nn: FloatArray, series_Tnn: FloatArray, draws: Draws
 ) -> tuple[FloatArray, FloatArray]:
-    """Return p (T) and the interval of rho (T, 2)."""
+    """Return the permutation p of each step (T) and the 95 % interval of its rho (T, 2)."""
     p_T = mantel_p(signature_nn, series_Tnn, permutations=draws.permutations, seed=draws.seed)
     rho_TB = bootstrap_rho(signature_nn, series_Tnn, resamples=draws.resamples, seed=draws.seed)
     return p_T, np.stack(interval(rho_TB), axis=-1)

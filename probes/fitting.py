@@ -150,7 +150,7 @@ class _Search:
         for _ in range(steps):
             drawn = torch.randperm(len(self._anchors), generator=generator)[: self._drawn]
             adam.zero_grad()
-            self._losses(vectors, self._anchors[drawn.numpy()]).sum().backward()  # type: ignore[no-untyped-call]
+            self._losses(vectors, self._anchors[drawn.numpy()]).sum().backward()
             adam.step()
         return vectors.detach()
 

@@ -25,6 +25,10 @@ LAYER_TITLES = {
     "ffn": "FFN path against next-token signature",
     "attention": "Attention path against attention-path signature of the same layer",
 }
+TRAINED_TITLES = {
+    "first_order": "First-order probe",
+    "projected": "First-order probe on projected counts",
+}
 _FIRST_ORDER_LINES = {
     "heldout_mse": "trained v",
     "baseline_mse": "constant mean",
@@ -128,15 +132,18 @@ def _rho_legend(runs: Mapping[str, xr.DataTree], path: str, with_loss: bool) -> 
     return [*handles, hollow]
 
 
-def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
-    """Draw the held-out error of the first-order probe and of its controls over steps.
+def first_order_curves(results: xr.DataTree, label: str = "", path: str = "first_order") -> Figure:
+    """Draw the held-out error of a first-order probe and of its controls over steps.
+
+    ``path`` is ``first_order`` or ``projected``.
 
     A line is the mean over splits, a band their range.
     """
-    group = loaded(results, "first_order")
+    group = loaded(results, path)
+    lines = {name: text for name, text in _FIRST_ORDER_LINES.items() if name in group}
     with styled_figure(8.4, 4.4) as figure:
         axes = figure.add_subplot()
-        for place, (name, text) in enumerate(_FIRST_ORDER_LINES.items()):
+        for place, (name, text) in enumerate(lines.items()):
             colour, values = COLOURS[place % len(COLOURS)], group[name]
             style = "-" if name == "heldout_mse" else "--"
             axes.plot(
@@ -153,7 +160,7 @@ def first_order_curves(results: xr.DataTree, label: str = "") -> Figure:
         step_axis(axes, [group["step"].values])
         axes.set_ylim(bottom=0)
         axes.set_ylabel("mean squared difference of cosines, held-out anchors")
-        axes.set_title("First-order probe" + (f", {label}" if label else ""))
+        axes.set_title(TRAINED_TITLES[path] + (f", {label}" if label else ""))
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 

@@ -24,6 +24,7 @@ from probes.checkpoints import Checkpoint, LayeredCheckpoint, open_series
 from probes.embeddings import EmbeddingProbe, nearest_tokens
 from probes.first_order import FirstOrderProbe
 from probes.layer_probes import AttentionProbe, FfnProbe
+from probes.projected import ProjectedProbe
 from probes.projection import ProjectionOptions
 from probes.results import open_results, save
 from probes.steps import PathProbe, measure_series
@@ -45,6 +46,18 @@ _COLUMNS = (
     "cka",
     "rho_gain",
 )
+_TRAINED = (
+    "heldout_mse",
+    "baseline_mse",
+    "heldout_rho",
+    "shuffled_mse",
+    "random_mse",
+    "rho",
+    "spearman",
+    "mse",
+    "p",
+)
+"""Of the paths with held-out anchors; rho to p are of what is compared untrained."""
 _SEQ_LENGTH = 1024
 
 
@@ -60,6 +73,7 @@ def probe_series(
     seed: int = 0,
     train_log: Path | None = None,
     first_order: Path | None = None,
+    projected: Path | None = None,
     corpus: Path | None = None,
     corpus_tokens: int = 200_000,
     seq_length: int | None = None,
@@ -92,6 +106,8 @@ def probe_series(
         ``train.jsonl`` of the run; looked for beside ``checkpoints/`` unless given.
     first_order : Path, optional
         A first-order store of the same corpus, for the first-order probe.
+    projected : Path, optional
+        A projected store of the same corpus; its anchors are compared, whatever ``tokens`` says.
     corpus : Path, optional
         Corpus whose first ``corpus_tokens`` tokens, in pieces of ``seq_length`` (that of the run,
         else 1,024), the model reads for the attention path.
@@ -103,8 +119,8 @@ def probe_series(
     Returns
     -------
     dict
-        ``direct``, ``unembedding``, ``ffn``, ``attention``: a row (step, rho, p, ...) for each
-        step and layer; ``probes``: the path written.
+        ``direct``, ``unembedding``, ``ffn``, ``attention``, ``projected``: a row (step, rho, p,
+        ...) for each step and layer; ``first_order``: held-out errors; ``probes``: the path.
 
     Raises
     ------
@@ -135,6 +151,10 @@ def probe_series(
         check_belonging(series, open_signatures(first_order), tokenizer, kind="first-order")
         options = ProjectionOptions(seed=seed)
         probes.append(FirstOrderProbe.prepare(first_order, work, options, progress))
+    if projected is not None:
+        check_belonging(series, open_signatures(projected), tokenizer, kind="projected")
+        options = ProjectionOptions(seed=seed)
+        probes.append(ProjectedProbe.prepare(projected, work, texts, options, progress))
     with open_runner(workers, scheduler) as runner:
         measured, reused = measure_series(
             series, probes, folder=work, runner=runner, progress=progress
@@ -148,7 +168,7 @@ def probe_series(
         groups["training"] = training_group(log)
     record = _record(series, store, which=tokens, draws=draws, tokenizer=tokenizer)
     for probe in probes:
-        if isinstance(probe, AttentionProbe | FirstOrderProbe):
+        if isinstance(probe, AttentionProbe | FirstOrderProbe | ProjectedProbe):
             record[type(probe).__name__] = probe.describe()
     if out.exists():
         shutil.rmtree(out)
@@ -164,14 +184,20 @@ def summary(results: xr.DataTree) -> dict[str, Any]:
         for path in PATHS
         if path in results.children
     }
-    if "first_order" in results.children:
-        group: xr.Dataset = results.children["first_order"].to_dataset().mean("split")
-        names = ("heldout_mse", "baseline_mse", "heldout_rho", "shuffled_mse", "random_mse")
-        rows["first_order"] = [
-            {"step": int(step)} | {name: float(group[name].values[place]) for name in names}
-            for place, step in enumerate(group["step"].values)
-        ]
+    for path in ("first_order", "projected"):
+        if path in results.children:
+            rows[path] = _over_splits(results.children[path].to_dataset())
     return rows
+
+
+def _over_splits(group: xr.Dataset) -> list[dict[str, Any]]:
+    """Make a row for each step, with the mean over splits of what was trained."""
+    means: xr.Dataset = group.mean("split")
+    loaded = {name: means[name].values for name in _TRAINED if name in means}
+    return [
+        {"step": int(step)} | {name: float(values[place]) for name, values in loaded.items()}
+        for place, step in enumerate(group["step"].values)
+    ]
 
 
 def _rows(group: xr.Dataset) -> list[dict[str, Any]]:

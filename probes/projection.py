@@ -50,13 +50,19 @@ def make_splits(num_anchors: int, options: ProjectionOptions) -> list[Split]:
         Fewer than three anchors on either side.
     """
     held_out = round(num_anchors * options.held_out)
-    if min(held_out, num_anchors - held_out) < 3:
+    if not can_split(num_anchors, options):
         raise ValueError(
             f"{num_anchors} anchors leave {held_out} held out; three are needed on either side"
         )
     generator = np.random.default_rng(options.seed)
     orders = [generator.permutation(num_anchors) for _ in range(options.splits)]
     return [Split(training=order[held_out:], held_out=order[:held_out]) for order in orders]
+
+
+def can_split(num_anchors: int, options: ProjectionOptions) -> bool:
+    """Whether three anchors are left on either side."""
+    held_out = round(num_anchors * options.held_out)
+    return min(held_out, num_anchors - held_out) >= 3
 
 
 def label_sketch(

@@ -57,6 +57,14 @@ def cosines_between(rows_nH: Rows, others_mH: Rows) -> FloatArray:
     return np.where(defined_n[:, None] & defined_m[None, :], cosines_nm, np.nan)
 
 
+def cosines_of_inner_products(gram_nn: FloatArray) -> FloatArray:
+    """Cosine of every pair of rows whose inner products are known, (n, n); as `cosine_matrix`."""
+    squares_n = np.diagonal(gram_nn)
+    defined_n = np.isfinite(squares_n) & (squares_n > 0)
+    lengths_n = np.sqrt(np.where(defined_n, squares_n, 1.0))
+    return _finished(gram_nn / lengths_n[:, None] / lengths_n[None, :], defined_n)
+
+
 def centred_cosine_matrix(rows_nH: Rows) -> FloatArray:
     """Cosine after each row lost its own mean: Pearson's correlation of rows, (n, n).
 

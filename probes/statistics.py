@@ -179,4 +179,5 @@ def _weighted_pearson(
         mean_TB, square_TB, cross_TB = sums[:T], sums[T : 2 * T], sums[2 * T : 3 * T]
         mean_B, square_B = sums[-2], sums[-1]
         variance_TB = (square_TB - mean_TB**2) * (square_B - mean_B**2)
-        return np.asarray((cross_TB - mean_TB * mean_B) / np.sqrt(variance_TB))
+        rho_TB = (cross_TB - mean_TB * mean_B) / np.sqrt(variance_TB)
+    return np.where(variance_TB > 0, rho_TB, np.nan)  # few tokens may draw one pair alone

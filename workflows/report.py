@@ -15,6 +15,7 @@ from probes.interactive import scrubber
 from probes.plot import (
     LAYER_TITLES,
     PATH_TITLES,
+    TRAINED_TITLES,
     first_order_curves,
     layer_heatmap,
     number_panels,
@@ -202,18 +203,19 @@ def _layers(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> It
 
 
 def _first_order(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:
-    for place, (label, tree) in enumerate(trees.items()):
-        if "first_order" not in tree.children:
-            continue
-        name = f"first_order_{place}"
-        yield page.picture(
-            save_pictures(first_order_curves(tree, label), figures, name)["svg"],
-            "svg",
-            name=name,
-            shows=f"Held-out error of the first-order probe over steps, {label}",
-            reading=_READ_FIRST_ORDER,
-        )
-        advance(1)
+    for path, title in TRAINED_TITLES.items():
+        for place, (label, tree) in enumerate(trees.items()):
+            if path not in tree.children or "heldout_mse" not in tree[path]:
+                continue
+            name = f"{path}_{place}"
+            yield page.picture(
+                save_pictures(first_order_curves(tree, label, path), figures, name)["svg"],
+                "svg",
+                name=name,
+                shows=f"{title}: held-out error over steps, {label}",
+                reading=_READ_FIRST_ORDER,
+            )
+            advance(1)
 
 
 def _geometry(trees: Mapping[str, xr.DataTree], figures: Path, advance: Any) -> Iterator[str]:

@@ -41,6 +41,12 @@ import click
     help="First-order store of the corpus, for the first-order probe.",
 )
 @click.option(
+    "--projected",
+    type=click.Path(path_type=Path),
+    metavar="STORE",
+    help="Projected store of the corpus: its anchors are compared, any number of them.",
+)
+@click.option(
     "--corpus",
     type=click.Path(path_type=Path),
     metavar="CORPUS",
@@ -88,6 +94,7 @@ def probe_command(
     tokens: str,
     tokenizer: Path | None,
     first_order: Path | None,
+    projected: Path | None,
     corpus: Path | None,
     corpus_tokens: int,
     seq_length: int | None,
@@ -115,6 +122,7 @@ def probe_command(
         tokens=tokens,
         tokenizer=tokenizer,
         first_order=first_order,
+        projected=projected,
         corpus=corpus,
         corpus_tokens=corpus_tokens,
         seq_length=seq_length,
@@ -134,12 +142,11 @@ def probe_command(
     for path in ("direct", "unembedding", "ffn", "attention"):
         if path in result:
             say(_course(path, result[path]))
-    if "first_order" in result:
-        last = result["first_order"][-1]
-        say(
-            f"first order: held-out mse {last['heldout_mse']:.4f} at step {last['step']}, constant "
-            f"mean {last['baseline_mse']:.4f}, shuffled anchors {last['shuffled_mse']:.4f}"
-        )
+    if "projected" in result:
+        say(_course("projected, untrained", result["projected"]))
+    for path in ("first_order", "projected"):
+        if "heldout_mse" in result.get(path, [{}])[-1]:
+            say(_trained(path, result[path][-1]))
     say(f"{out}: written; draw it with `staircase report {out} --out report/`")
 
 
@@ -155,6 +162,15 @@ def _course(path: str, rows: list[dict[str, Any]]) -> str:
         f"{path}: rho {same[0]['rho']:.3f} at step {same[0]['step']}, at most {best['rho']:.3f} "
         f"at step {best['step']} (p = {best['p']:.3f}), {same[-1]['rho']:.3f} at step "
         f"{same[-1]['step']}{layer}"
+    )
+
+
+def _trained(path: str, last: dict[str, Any]) -> str:
+    """Say in a line what the trained probe was worth at the last step."""
+    return (
+        f"{path.replace('_', ' ')}, trained: held-out mse {last['heldout_mse']:.4f} at step "
+        f"{last['step']}, constant mean {last['baseline_mse']:.4f}, shuffled anchors "
+        f"{last['shuffled_mse']:.4f}"
     )
 
 
