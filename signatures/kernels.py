@@ -238,6 +238,29 @@ def csr_fingerprint(
 
 
 @kernel
+def check_rows(
+    indptr_R1: Ints, indices_E: Ints, data_E: Ints, num_columns: int
+) -> tuple[int, int, int]:
+    """Count what a sound matrix has none of, in rows that stand from 0 of the entries on.
+
+    Returns
+    -------
+    tuple of int
+        Counts of zero, columns outside 0 to C - 1, and columns not above the one before.
+    """
+    zeros, foreign, falls = 0, 0, 0
+    for row in range(indptr_R1.size - 1):
+        before = np.int64(-1)
+        for e in range(np.int64(indptr_R1[row]), np.int64(indptr_R1[row + 1])):
+            column = np.int64(indices_E[e])
+            zeros += int(data_E[e] == 0)
+            foreign += int(column < 0 or column >= num_columns)
+            falls += int(column <= before)
+            before = column
+    return zeros, foreign, falls
+
+
+@kernel
 def _hash(k: np.uint64, x: np.uint64) -> np.uint64:
     """k-th output of SplitMix64 seeded with x."""
     z = x + k * _GOLDEN

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.progress import Advance
+from signatures.kernels import check_rows
 from signatures.keys import MODULUS, Keys
 from signatures.matrix import Block, StoredCounts, row_sums
 
@@ -31,14 +32,13 @@ class Findings:
 def block_problems(block: Block, columns: int) -> list[str]:
     """Entries that a sound matrix cannot have: zeros, unsorted or repeated or foreign columns."""
     rows = f"rows {block.first_row} to {block.first_row + block.indptr_R1.size - 2}"
+    zeros, foreign, falls = check_rows(block.indptr_R1, block.indices_E, block.data_E, columns)
     problems = []
-    if block.data_E.size and not block.data_E.all():
+    if zeros:
         problems.append(f"{rows}: a count of 0 is stored")
-    indices_E = block.indices_E
-    if indices_E.size and (indices_E.min() < 0 or indices_E.max() >= columns):
+    if foreign:
         problems.append(f"{rows}: a column outside 0 to {columns - 1}")
-    falls = np.flatnonzero(indices_E[1:] <= indices_E[:-1]) + 1
-    if not np.isin(falls, block.indptr_R1).all():
+    if falls:
         problems.append(f"{rows}: columns are not ascending, or one comes twice")
     return problems
 

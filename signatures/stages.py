@@ -245,8 +245,12 @@ def _merge(
 def _shard_tasks(store: Path, name: str, merged: Merged) -> list[ShardTask]:
     places = accumulate((record.entries for record in merged.records), initial=0)
     ranges = tuple(zip(merged.ranges, places, strict=False))
+    layout = merged.layout(Keys(0))
+    dtypes = {"data": layout.data_dtype.name} | dict.fromkeys(
+        ("indptr", "indices"), layout.index_dtype.name
+    )
     return [
-        ShardTask(store, name, array, index, bounds, ranges, merged.indptr)
+        ShardTask(store, name, array, index, bounds, ranges, merged.indptr, dtypes[array])
         for array in ("indptr", "indices", "data")
         for index, bounds in enumerate(shard_ranges(store, name, array))
     ]

@@ -119,28 +119,41 @@ class ShardTask:
     ranges: tuple[tuple[Path, int], ...]
     """Each merged range and the place of its first entry in the matrix."""
     indptr: Path
+    dtype: str
+    """Of the array in the store: entries are read into it as they lie."""
 
 
 def shard_task(task: ShardTask) -> ShardRecord:
     """Assemble one shard and write it whole."""
     start, stop = task.bounds
     if task.array == "indptr":
-        values = np.load(task.indptr, mmap_mode="r")[start:stop]
+        values = np.load(task.indptr, mmap_mode="r")[start:stop].astype(task.dtype)
     else:
-        values = np.concatenate([*_slices(task, start, stop), np.empty(0, np.uint16)])
-    return write_shard(task.store, task.matrix, task.array, task.index, np.asarray(values))
+        values = np.empty(stop - start, task.dtype)
+        for path, place in task.ranges:
+            _fill(task, Partial(path), place, values)
+    return write_shard(task.store, task.matrix, task.array, task.index, values)
 
 
-def _slices(task: ShardTask, start: int, stop: int) -> Iterator[Ints]:
-    for path, place in task.ranges:
-        partial = Partial(path)
-        low, high = max(start - place, 0), min(stop - place, partial.record.entries)
-        if low >= high:
-            continue
-        is_data = task.array == "data"
-        values = np.empty(high - low, partial.count_dtype if is_data else partial.column_dtype)
-        (partial.counts if is_data else partial.columns)(low, values)
-        yield values
+def _fill(task: ShardTask, source: Partial, place: int, values: Ints) -> None:
+    """Read what the shard holds of a merged range, whose first entry stands at ``place``."""
+    start, stop = task.bounds
+    low, high = max(start - place, 0), min(stop - place, source.record.entries)
+    if low >= high:
+        return
+    is_data = task.array == "data"
+    read, dtype = (
+        (source.counts, source.count_dtype) if is_data else (source.columns, source.column_dtype)
+    )
+    goes_to = values[low + place - start : high + place - start]
+    if dtype == values.dtype:
+        read(low, goes_to)
+        return
+    for at in range(0, high - low, _BUFFER_ENTRIES):
+        # Every count fits: the width in the store is that of the largest.
+        narrow = np.empty(min(_BUFFER_ENTRIES, high - low - at), dtype)
+        read(low + at, narrow)
+        goes_to[at : at + narrow.size] = narrow
 
 
 def _count_half(job: CountJob, partition: int, half: Half) -> PartialRecord:

@@ -1,6 +1,7 @@
 """Naive twins of every kernel: same name, same arguments, obviously right."""
 
 from collections import Counter
+from itertools import pairwise
 
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MODULUS = 1 << 64
@@ -85,6 +86,16 @@ def csr_fingerprint(indptr_R1, indices_E, data_E, first_row, hashes_C):
         for e in range(int(indptr_R1[row] - indptr_R1[0]), int(indptr_R1[row + 1] - indptr_R1[0])):
             total += int(data_E[e]) * _hash(1, first_row + row) * int(hashes_C[indices_E[e]])
     return total % _MODULUS
+
+
+def check_rows(indptr_R1, indices_E, data_E, num_columns):
+    zeros = foreign = falls = 0
+    for row in range(indptr_R1.size - 1):
+        columns = indices_E[int(indptr_R1[row]) : int(indptr_R1[row + 1])].tolist()
+        falls += sum(later <= earlier for earlier, later in pairwise([-1, *columns]))
+        foreign += sum(not 0 <= column < num_columns for column in columns)
+        zeros += data_E[int(indptr_R1[row]) : int(indptr_R1[row + 1])].tolist().count(0)
+    return zeros, foreign, falls
 
 
 def _hash(k, x):

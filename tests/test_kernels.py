@@ -192,6 +192,18 @@ def test_csr_fingerprint(rows, first_row, origin):
 
 
 @pytest.mark.kernel
+@given(
+    entries=st.lists(st.tuples(st.integers(-2, V + 2), st.integers(0, 2)), max_size=30),
+    ends=st.lists(st.integers(0, 30), max_size=4),
+)
+def test_check_rows(entries, ends):
+    indptr_R1 = np.array([0, *sorted(min(end, len(entries)) for end in ends), len(entries)])
+    indices_E = np.array([column for column, _ in entries], np.int32)
+    data_E = np.array([count for _, count in entries], np.uint32)
+    assert_same(both("check_rows", indptr_R1, indices_E, data_E, V))
+
+
+@pytest.mark.kernel
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_ids_of_a_large_vocabulary_stay_exact(dtype):
     size = 151_936
@@ -254,7 +266,7 @@ def audited_signatures(function):
                 "k": types.uint64,
                 "x": types.uint64,
             }
-            integer = {"first_row", "entries", "num_words", "column"}
+            integer = {"first_row", "entries", "num_words", "column", "num_columns"}
             yield tuple(
                 known.get(name, types.int64 if name in integer else _array(np.int64))
                 for name in names
