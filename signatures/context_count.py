@@ -125,7 +125,7 @@ def _build_first_order(
     """List, add up and write first-order counts."""
     job, contexts, listing = _list(runner, question, count, log)
     with log.timed("add up"):
-        sums = sum_stage(runner, job, contexts, listing, log.progress)
+        sums = sum_stage(runner, job, contexts, listing.increments, log.progress)
     _check_sums(sums, listing, exact_even=job.min_count == 1)
     log.facts |= {"sum_seconds": sums.seconds, "reused_ranges": sums.reused}
     merged = {COUNTS: sums.whole} | ({EVEN: sums.even} if sums.even else {})
@@ -188,7 +188,7 @@ def _build_projected(
     """List, project and write."""
     job, contexts, listing = _list(runner, question, count, log)
     with log.timed("project"):
-        projection = project_stage(runner, job, contexts, listing, log.progress)
+        projection = project_stage(runner, job, contexts, listing.increments, log.progress)
     log.facts |= {"sum_seconds": projection.seconds, "reused_ranges": projection.reused}
     spec = question.spec(pairs=listing.pairs, entries=sum(projection.rows))
     vectors = _anchor_vectors(

@@ -133,14 +133,17 @@ class Sums:
 
 
 def sum_stage(
-    runner: Runner, job: ContextJob, contexts: Contexts, listing: Listing, progress: Progress
+    runner: Runner, job: ContextJob, contexts: Contexts, work: int, progress: Progress
 ) -> Sums:
-    """Add up all rows; ranges that an earlier run finished are taken as they are."""
+    """Add up all rows; ranges that an earlier run finished are taken as they are.
+
+    ``work`` is the number of increments, by which the rows are shared out.
+    """
 
     def cost(sizes_R: Int64s) -> Int64s:
         return row_bytes(sizes_R, contexts, halves=job.count.halves)
 
-    ranges = _plan(job, contexts, cost, runner.workers * _RANGES_A_WORKER, listing.increments)
+    ranges = _plan(job, contexts, cost, runner.workers * _RANGES_A_WORKER, work)
     outs = _outs(job, len(ranges))
     found: dict[int, Summed] = {}
     with progress.stage("add up", len(ranges), "row ranges") as advance:
@@ -177,7 +180,7 @@ class Projection:
 
 
 def project_stage(
-    runner: Runner, job: ContextJob, contexts: Contexts, listing: Listing, progress: Progress
+    runner: Runner, job: ContextJob, contexts: Contexts, work: int, progress: Progress
 ) -> Projection:
     """Project all rows; ranges that an earlier run finished are taken as they are."""
     assert contexts.matrix_CQ is not None
@@ -187,7 +190,7 @@ def project_stage(
         return np.where(sizes_R > 0, width, 0)
 
     # Few ranges: each goes through the lists of all partitions.
-    ranges = _plan(job, contexts, cost, runner.workers, listing.increments)
+    ranges = _plan(job, contexts, cost, runner.workers, work)
     outs = _outs(job, len(ranges))
     found: dict[int, Projected] = {}
     with progress.stage("project", len(ranges), "row ranges") as advance:

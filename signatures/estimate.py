@@ -86,7 +86,7 @@ def estimate_next_token(
         "seconds": cost.seconds(
             tokens=tokens, entries=entries, partials=partials, workers=memory.workers
         ),
-        "fits": _fits(out, options, store_bytes + scratch_bytes, memory.peak(partition)),
+        "fits": fits(out, options, store_bytes + scratch_bytes, memory.peak(partition)),
         "partitions": math.ceil(tokens / max(1, partition)),
         "workers": memory.workers,
         "sampled_pairs": sample.pairs,
@@ -124,28 +124,40 @@ class _Sample:
 
     def entries_at(self, tokens: int) -> float:
         """Distinct pairs of that many tokens."""
-        (n_1, d_1), (n_2, d_2), (n_3, d_3) = self.growth
-        if d_1 == 0 or n_1 == n_2 or tokens == n_3:
-            return float(d_3)
-        early = math.log(d_2 / d_1) / math.log(n_2 / n_1)
-        late = math.log(d_3 / d_2) / math.log(n_3 / n_2)
-        fall = min(1.0, late / early) if early > 0 else 0.0
-        doublings = math.log2(tokens / n_3)
-        if doublings <= 0:
-            return float(d_3 * (tokens / n_3) ** max(late, early))
-        # The exponent of the k-th further doubling is late * fall^k.
-        steps = np.arange(1, math.ceil(doublings) + 1)
-        lengths = np.minimum(1.0, doublings - (steps - 1))
-        return float(d_3 * 2 ** (late * (fall**steps * lengths).sum()))
+        return grown_to(self.growth, tokens)[0]
 
     def store_bytes(self, out: Path, question: Question, entries: int) -> int:
         """Size of the store: a small one of the sample is written, and what it takes scaled."""
-        folder = Path(tempfile.mkdtemp(prefix=f"{out.name}.dry-run-", dir=_existing(out)))
+        folder = Path(tempfile.mkdtemp(prefix=f"{out.name}.dry-run-", dir=existing_folder(out)))
         try:
             fixed, matrix = _write_small(folder / "store", self, question)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return round(fixed + matrix * entries / max(1, self.keys_E.size))
+
+
+def grown_to(growth: Sequence[tuple[int, int]], tokens: int) -> tuple[float, float]:
+    """Carry distinct things in three nested samples on to ``tokens``.
+
+    Returns
+    -------
+    tuple of float
+        Distinct things, and the exponent by which they still grow there.
+    """
+    (n_1, d_1), (n_2, d_2), (n_3, d_3) = growth
+    if d_1 == 0 or n_1 == n_2 or n_2 == n_3:
+        return float(d_3), 0.0
+    early = math.log(d_2 / d_1) / math.log(n_2 / n_1)
+    late = math.log(d_3 / d_2) / math.log(n_3 / n_2)
+    fall = min(1.0, late / early) if early > 0 else 0.0
+    doublings = math.log2(tokens / n_3)
+    if doublings <= 0:
+        return float(d_3 * (tokens / n_3) ** max(late, early)), late
+    # The exponent of the k-th further doubling is late * fall^k.
+    steps = np.arange(1, math.ceil(doublings) + 1)
+    lengths = np.minimum(1.0, doublings - (steps - 1))
+    grown = float(d_3 * 2 ** (late * (fall**steps * lengths).sum()))
+    return grown, float(late * fall ** steps[-1])
 
 
 def _stretches(question: Question, sample_tokens: int) -> list[tuple[int, int]]:
@@ -217,14 +229,14 @@ def _peak(memory: MemoryPlan, vocab_size: int, partition: int, entries: int) -> 
     return max(counting, verifying)
 
 
-def _fits(out: Path, options: CountOptions, disk: int, memory: int) -> bool:
+def fits(out: Path, options: CountOptions, disk: int, memory: int) -> bool:
     """Whether disk and memory are there now, and the memory is within what was allowed."""
     allowed = options.memory + SLACK if options.memory is not None else math.inf
     available = psutil.virtual_memory().available
-    return shutil.disk_usage(_existing(out)).free > disk and memory <= min(allowed, available)
+    return shutil.disk_usage(existing_folder(out)).free > disk and memory <= min(allowed, available)
 
 
-def _existing(out: Path) -> Path:
+def existing_folder(out: Path) -> Path:
     """Nearest folder above ``out`` that is there."""
     folder = out.resolve().parent
     while not folder.exists():

@@ -123,11 +123,12 @@ class Question:
         """Spec of a store that holds some of the counts, never to be completed."""
         nothing = Totals(tokens=0, documents=0, empty_documents=0, pairs=0, entries=entries)
         return StoreSpec(
-            kind="next-token",
+            kind=self.kind,
             vocab_size=self.vocab_size,
             vocab_source=self.vocab_source,
             totals=nothing,
-            parameters={"part": "0/0"},
+            seed=self.contexts.seed if self.contexts else None,
+            parameters=self.parameters() | {"part": "0/0"},
         )
 
     def _order_name(self) -> str | None:
