@@ -111,8 +111,8 @@ EXPERIMENTS = (
     Experiment(
         id="propositions",
         title="Propositions 1 and 2: small embeddings favour low orders, large ones the top order",
-        reading="Left, the order-m term against order 0 as the width d grows, with lines of slope "
-        "-m gamma. Right, the share of each order as the embeddings of one model grow.",
+        reading="Above, the order-m term against order 0 as the width d grows, with lines of slope "
+        "-m gamma. Below, the share of each order as the embeddings of one model grow.",
         runs=no_runs,
         analyse=_propositions,
     ),
