@@ -161,6 +161,9 @@ class _Sample:
         self._tokens = sum(part.record.tokens for part in parts)
         self._hits = sum(part.record.hits for part in parts)
         self._items = sum(part.record.lengths[0] for part in parts)
+        self._token_counts_V = np.zeros(self._question.vocab_size, np.int64)
+        for part in parts:
+            self._token_counts_V[part.tokens_T] += part.token_counts_T
         self._list_seconds = seconds
 
     def predict(self, out: Path, options: CountOptions) -> dict[str, Any]:
@@ -232,6 +235,7 @@ class _Sample:
             "context_tokens": self._contexts.context_tokens_C,
             "anchor_occurrences": nothing_A,
             "dropped": nothing_A,
+            "token_counts": self._token_counts_V,
         }
         if self._asked.matrix is not None:
             vectors[MATRIX] = self._contexts.matrix_CQ
@@ -250,7 +254,7 @@ class _Sample:
             if {"data", "indices", ROWS, VALUES} & set(file.parts)
         )
         even = 1.5 if self._job.halves else 1.0
-        fixed = sum(sizes.values()) - grows + 8 * self._question.vocab_size
+        fixed = sum(sizes.values()) - grows
         return round(fixed + even * grows * entries / max(1, sampled))
 
     def _entries_at(self, grown: Sequence[_Grown], tokens: int) -> float:
