@@ -3,12 +3,14 @@
 import inspect
 
 import context_reference
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import types
 from strategies import documents, ends, flatten
-from test_kernels import public_kernels
+from test_kernels import COMPILED, floats_in, public_kernels
 
 from signatures import context_kernels
 from signatures.kernels import bitmap_words
@@ -229,3 +231,47 @@ def test_projecting(docs, contexts, window, seed):
             )
         found.append(sums_BQ)
     assert np.array_equal(*found)
+
+
+def argument_types(function, token, count):
+    """Numba type of each argument by its name; int64 arrays and integers unless listed."""
+    names = list(inspect.signature(function).parameters)
+    item = np.uint16 if token is np.uint16 else np.uint32
+    two = {"dense_DC": count, "sums_BQ": np.int64, "matrix_CQ": np.int8}
+    one = (
+        dict.fromkeys(("items_I", "light_L", "columns_E", "kept_columns_E"), item)
+        | dict.fromkeys(("counts_E", "work_C", "counter_C"), count)
+        | dict.fromkeys(("hashes_V", "hashes_C", "sums", "bitmap_W"), np.uint64)
+        | dict.fromkeys(("anchor_V", "context_V"), np.int32)
+        | {"tokens_N": token, "fresh_S": np.uint8}
+    )
+    links = ("begins_I", "previous_I", "anchors_H", "labels_H", "firsts_H", "lasts_H", "keys_H")
+    one |= dict.fromkeys((*links, "order_H", "out_H"), np.uint32)
+    scalars = {"counted": types.boolean, "seed": types.uint64}
+    integer = {"window", "first_hit", "first_slot", "last_slot", "min_count", "before", "entries",
+               "b", "first", "done", "begin"}  # fmt: skip
+    scalars |= dict.fromkeys(integer, types.int64)
+    return tuple(
+        scalars.get(name)
+        or types.Array(
+            numba.from_dtype(np.dtype(two.get(name, one.get(name, np.int64)))),
+            2 if name in two else 1,
+            "C",
+            readonly=name == "tokens_N",
+        )
+        for name in names
+    )
+
+
+@pytest.mark.skipif(not COMPILED, reason="there are no types to audit with the compiler off")
+@pytest.mark.parametrize(("token", "count"), [(np.uint16, np.uint32), (np.int32, np.uint64)])
+def test_no_kernel_computes_in_floats(token, count):
+    own = [
+        dispatcher.py_func
+        for dispatcher in vars(context_kernels).values()
+        if hasattr(dispatcher, "py_func")
+        and dispatcher.py_func.__module__ == context_kernels.__name__
+    ]
+    assert len(own) >= 12
+    for function in own:
+        assert floats_in(function, argument_types(function, token, count)) == [], function
