@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from signatures.memory import MemorySampler
 from signatures.store import open_signatures
 
 COPIES = 9
+TURNS = 3
 PEER_MEMORY = "8GB"
 MOST_PEER_TOKENS = 130_000_000
 Array = npt.NDArray[Any]
@@ -222,23 +224,31 @@ def nine_copies(prefix: Path, folder: Path) -> None:
 
 
 def predictions(prefixes: list[Path], folder: Path, workers: int) -> None:
-    """Print predicted over measured for each corpus, each prediction and count a new process."""
+    """Print predicted over measured for each corpus: medians of processes that take turns."""
     print("| corpus | tokens | memory | disk | entries | seconds | seconds measured |")
     print("|---|---|---|---|---|---|---|")
     for prefix in prefixes:
         into_page_cache(prefix)
         command = ["count", "next-token", prefix, "--out", folder / "s", "--workers", workers]
-        predicted, found = staircase(*command, "--dry-run"), staircase(*command)
-        measured = {
-            "memory_bytes": found["peak_memory_bytes"],
-            "disk_bytes": size_of(folder / "s"),
-            "entries": found["entries"],
-            "seconds": found["seconds"],
-        }
-        shutil.rmtree(folder / "s")
-        ratios = [f"{predicted[name] / value:.2f}" for name, value in measured.items()]
-        cells = [prefix.name, f"{found['tokens']:,}", *ratios, f"{found['seconds']:.2f}"]
+        predicted, measured = [], []
+        for _ in range(TURNS):
+            predicted.append(staircase(*command, "--dry-run"))
+            found = staircase(*command)
+            found["memory_bytes"] = found["peak_memory_bytes"]
+            found["disk_bytes"] = size_of(folder / "s")
+            shutil.rmtree(folder / "s")
+            measured.append(found)
+        ratios = [
+            f"{middle(predicted, name) / middle(measured, name):.2f}"
+            for name in ("memory_bytes", "disk_bytes", "entries", "seconds")
+        ]
+        tokens, seconds = measured[0]["tokens"], middle(measured, "seconds")
+        cells = [prefix.name, f"{tokens:,}", *ratios, f"{seconds:.2f}"]
         print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def middle(results: list[dict[str, Any]], name: str) -> float:
+    return statistics.median(float(result[name]) for result in results)
 
 
 def staircase(*arguments: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from signatures.kernels import Int64s, Ints, bitmap_words, histogram, reduce_row
 from signatures.segments import Stream
 
 _BUFFER_ENTRIES = 1 << 21
+_LOOPS, _LOOP_SECONDS = 3_000_000, 0.135
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +24,16 @@ class CostModel:
 
     ``start + finish + (tokens / count + bytes / hash + partials x merge + entries x write) / w``,
     w workers, ``start`` only where worker processes are started. The rate of counting is measured
-    on the corpus itself; the rest is of the machine that docs/benchmarks.md describes.
+    on the corpus itself; the rest is of the machine that docs/benchmarks.md describes, times how
+    much slower this one is now.
     """
 
     tokens_per_second: float
     """Of the kernels, on one worker."""
     token_bytes: int
     """Of a token on disk."""
+    slowness: float = 1.0
+    """As `slowness` measures it; of everything but counting."""
     hash_bytes_per_second: float = 1e9
     merge_seconds: float = 15e-9
     """An entry of a partial."""
@@ -46,14 +50,25 @@ class CostModel:
         entries, partials : float
             Distinct pairs of the whole, and summed over partitions.
         """
-        shared = (
-            tokens / self.tokens_per_second
-            + tokens * self.token_bytes / self.hash_bytes_per_second
+        others = (
+            tokens * self.token_bytes / self.hash_bytes_per_second
             + partials * self.merge_seconds
             + entries * self.write_seconds
         )
         start = self.start_seconds if workers > 1 else 0.0
-        return start + self.finish_seconds + shared / workers
+        once = self.slowness * (start + self.finish_seconds)
+        return once + (tokens / self.tokens_per_second + self.slowness * others) / workers
+
+
+def slowness() -> float:
+    """Measure how many times slower this machine is, now and busy as it is, than the documented.
+
+    A plain loop of Python is timed: it leans on no instruction that some processors lack.
+    """
+    began, total = time.perf_counter(), 0
+    for number in range(_LOOPS):
+        total += number & 7
+    return (time.perf_counter() - began) / _LOOP_SECONDS
 
 
 def counting_rate(stream: Stream, ranges: Sequence[tuple[int, int]], *, vocab_size: int) -> float:

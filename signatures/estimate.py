@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
-from signatures.cost import CostModel, counting_rate
+from signatures.cost import CostModel, counting_rate, slowness
 from signatures.kernels import Int64s
 from signatures.layout import COUNTS, CSR_ARRAYS, MatrixLayout
 from signatures.memory import MIB, SLACK, MemoryPlan
@@ -76,7 +76,9 @@ def estimate_next_token(
     store_bytes = sample.store_bytes(out, question, entries)
     scratch_bytes = round((partials + entries) * (4 + (2 if question.vocab_size <= 2**16 else 4)))
     token_bytes = question.corpus.dtype.itemsize
-    cost = CostModel(tokens_per_second=sample.tokens_per_second, token_bytes=token_bytes)
+    cost = CostModel(
+        tokens_per_second=sample.tokens_per_second, token_bytes=token_bytes, slowness=slowness()
+    )
     return {
         "tokens": tokens,
         "memory_bytes": _peak(memory, question.vocab_size, partition, entries),

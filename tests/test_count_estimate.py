@@ -1,5 +1,6 @@
 """--dry-run against what the count then took, on four unlike corpora, from a small sample."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ from strategies import write_corpus
 
 import signatures.estimate
 from benchmarks.unlike_corpora import CORPORA, write_unlike
-from signatures.cost import CostModel
+from signatures.cost import CostModel, slowness
 from signatures.count import CountOptions, count_next_token
 from signatures.estimate import estimate_next_token
 from workflows.cli import run
@@ -76,12 +77,15 @@ def test_time_is_the_sum_of_its_terms():
     )
     assert model.seconds(**WORK, workers=1) == pytest.approx(0.5 + 10 + 2 + 0.4 + 1)
     assert model.seconds(**WORK, workers=4) == pytest.approx(2.5 + 13.4 / 4)
+    slow = dataclasses.replace(model, slowness=3)
+    assert slow.seconds(**WORK, workers=4) == pytest.approx(3 * 2.5 + (10 + 3 * 3.4) / 4)
     twice = {name: 2 * number for name, number in WORK.items()}
     assert model.seconds(**twice, workers=1) == pytest.approx(0.5 + 2 * 13.4)
 
 
 def test_time_follows_the_measured_rate_the_tokens_and_the_workers(tmp_path, monkeypatch):
-    """The kernels' rate is the one measured number; with it known, the rest is arithmetic."""
+    """With the kernels' rate and the machine's speed known, the rest is arithmetic."""
+    monkeypatch.setattr(signatures.estimate, "slowness", lambda: 1.0)
 
     def seconds(tokens, rate, workers=1):
         monkeypatch.setattr(signatures.estimate, "counting_rate", lambda *_, **__: rate)
@@ -101,6 +105,7 @@ def test_time_follows_the_measured_rate_the_tokens_and_the_workers(tmp_path, mon
 def test_the_rate_is_measured_on_every_token_of_the_range(tmp_path, monkeypatch):
     """A clock that moves one second a call: the rate is the tokens of the last range."""
     ticks = iter(range(100))
+    monkeypatch.setattr(signatures.estimate, "slowness", lambda: 2.0)
     monkeypatch.setattr("signatures.cost.time.perf_counter", lambda: next(ticks))
     found = []
     monkeypatch.setattr(
@@ -110,7 +115,13 @@ def test_the_rate_is_measured_on_every_token_of_the_range(tmp_path, monkeypatch)
     )
     corpus = write_corpus(tmp_path, [np.resize(np.arange(500), 300_000)])
     estimate_next_token(corpus, out=tmp_path / "s")
-    assert found == [{"tokens_per_second": 300_000, "token_bytes": 2}]
+    assert found == [{"tokens_per_second": 300_000, "token_bytes": 2, "slowness": 2.0}]
+
+
+def test_a_busy_machine_is_slower(monkeypatch):
+    clock = iter([10.0, 10.27])
+    monkeypatch.setattr("signatures.cost.time.perf_counter", lambda: next(clock))
+    assert slowness() == pytest.approx(2.0)
 
 
 def test_a_small_corpus_is_sampled_whole(tmp_path, capsys):
