@@ -39,6 +39,7 @@ def _runs(seed: int, size: Size) -> dict[str, RunConfig]:
             epochs=_EARLY[-1] if size == "quick" else PAIR_EPOCHS,
             checkpoints=_EARLY,
             evaluate_every=50,
+            stop_accuracy=0.99 if rule == "mod" else None,
         )
         for rule in ("add", "mod")
         for gamma in gammas
@@ -71,6 +72,7 @@ def _collapses(add: TrainedRun, mod: TrainedRun) -> bool:
     return any(
         mean_cosine(anchor_similarity(mod, epoch)) >= 0.9 and mod.accuracy_at(epoch) <= 2 / size
         for epoch in _EARLY
+        if epoch in mod.kept_T  # a run that has learned ends
     )
 
 
