@@ -4,7 +4,7 @@ Usage: python -m benchmarks.probes peers           against scipy, and rsatoolbox
        python -m benchmarks.probes direct          one checkpoint of 60,416 x 1,536
        python -m benchmarks.probes series          154 checkpoints, 200 tokens, 999 permutations
        python -m benchmarks.probes first-order     all fits of a checkpoint, 200 x 4,096
-       [--scratch DIR] [--steps N] [--threads N]
+       [--scratch DIR] [--steps N]
 
 Everything is synthetic and seeded. ``series`` writes 2.5 GB of checkpoints to the scratch folder,
 runs `staircase probe` and `staircase report` on them, and deletes them. Prints JSON lines with wall
@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import spearmanr
 
@@ -225,9 +224,7 @@ def first_order() -> None:
     shuffled = similarity[np.ix_(order, order)]
     fits = [Fit(similarity=s, training=split.training)
             for s in (similarity, shuffled) for split in splits]  # fmt: skip
-    with timed(
-        "all fits of a checkpoint", fits=len(fits), threads=torch.get_num_threads()
-    ) as facts:
+    with timed("all fits of a checkpoint", fits=len(fits)) as facts:
         found = fit_together(sketch, fits, options=options)
         projected = np.einsum("arc,c->ar", sketch, found[0]).astype(np.float64)
         facts["heldout_rho"] = round(score(projected, similarity, splits[0].held_out)[1], 3)
@@ -238,10 +235,7 @@ def main() -> None:
     parser.add_argument("what", choices=["peers", "direct", "series", "first-order"])
     parser.add_argument("--scratch", type=Path, help="folder for checkpoints")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the series")
-    parser.add_argument("--threads", type=int, help="of torch; default as it chooses")
     given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
         if given.what == "peers":
             peers()

@@ -12,7 +12,8 @@ Shapes: A anchors, P anchors drawn for a step, R rows of the sketch, C context t
 vectors in flight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,14 @@ def fit_together(
     The loss has many valleys, so several starts run for a while on a coarser sketch (the aligned
     one of ``aligned_vectors`` and random ones) and the one with the least training loss goes on.
     Columns are brought to one scale first, since frequent context tokens would rule otherwise.
+    One thread does it all, so that the result does not depend on their number; checkpoints are
+    what is shared among cores.
     """
+    with _one_thread():
+        return _fit_together(sketch_ARC, fits, options)
+
+
+def _fit_together(sketch_ARC: SketchArray, fits: Sequence[Fit], options: FittingOptions) -> Vectors:
     num_context = sketch_ARC.shape[2]
     scale_C = np.sqrt(np.einsum("arc,arc->c", sketch_ARC, sketch_ARC))
     scale_C = np.where(scale_C > 0, scale_C, 1.0).astype(np.float32)
@@ -173,6 +181,17 @@ class _Search:
         )
         squares = torch.where(seen, (cosines - wanted).square(), 0.0)
         return squares.sum(dim=(2, 3)) / seen.sum(dim=(2, 3)).clamp_min(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: its products here are too thin to share on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Project(torch.autograd.Function):
