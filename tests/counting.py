@@ -69,11 +69,13 @@ def text_like(num_tokens: int, vocab_size: int, seed: int = 0) -> np.ndarray:
     return tokens
 
 
-def start_count(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """Start ``staircase count next-token`` as a process of its own group."""
+def start_count(
+    *arguments: str | Path, kind: str = "next-token", cwd: Path | None = None
+) -> subprocess.Popen[str]:
+    """Start ``staircase count`` as a process of its own group."""
     code = "from workflows.cli import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-c", code, "count", "next-token", *map(str, arguments)],
+        [sys.executable, "-c", code, "count", kind, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
