@@ -14,6 +14,7 @@ from probes.similarity import (
     compare,
     cosine_matrix,
     cosines_between,
+    cosines_of_inner_products,
     debiased_cka,
     off_diagonal,
     pearson,
@@ -194,3 +195,10 @@ def test_cka_of_equal_rows_is_undefined() -> None:
 def test_cka_of_unrelated_rows_is_zero_on_average() -> None:
     found = [debiased_cka(rows(s, (12, 50)), rows(s + 900, (12, 50))) for s in range(200)]
     assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(200)
+
+
+def test_inner_products_are_enough_for_cosines() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 4)) * [[1e-9], [1e9], [1], [1], [0], [1]]
+    np.testing.assert_allclose(
+        cosines_of_inner_products(rows @ rows.T), cosine_matrix(rows), atol=1e-12
+    )

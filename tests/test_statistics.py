@@ -133,3 +133,13 @@ def test_transforms_are_what_they_say() -> None:
     found = positive_pmi(rows, np.array([2, 1, 1])).toarray()
     np.testing.assert_allclose(found, [[0, 0, 0], [0, np.log(4), 0]], atol=1e-15)
     assert rows.toarray().tolist() == [[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]]
+
+
+def test_a_resample_of_one_pair_alone_is_undefined_and_raises_no_warning() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 5))
+    found = bootstrap_rho(cosine_matrix(rows), cosine_matrix(rows[:, :3])[None], resamples=300)
+    assert np.isnan(found).any()
+    assert np.abs(found[np.isfinite(found)]).max() <= 1 + 1e-9
+    low, high = interval(found)
+    assert np.isnan(low[0])
+    assert np.isnan(high[0])
