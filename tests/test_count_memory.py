@@ -75,10 +75,10 @@ def test_the_sampler_sees_children_and_forgets_them():
 _COUNT = """
 import json, sys
 from pathlib import Path
-from signatures import count, memory
+from signatures import count, memory, run
 
 out, (slack, limit, workers) = Path(sys.argv[2]), map(int, sys.argv[3:])
-opened, used = count.open_runner, []
+opened, used = run.open_runner, []
 
 
 def recording(workers, scheduler=None):
@@ -88,7 +88,7 @@ def recording(workers, scheduler=None):
 
 if __name__ == "__main__":  # worker processes import this file
     memory.SLACK, memory._SHARD_BYTES = slack, 2**20  # few entries: small shards
-    count.open_runner = recording
+    run.open_runner = recording
     options = count.CountOptions(workers=workers, memory=limit)
     result = count.count_next_token(sys.argv[1], out=out, options=options)
     print(json.dumps(result | {"workers": used[0]}))

@@ -20,7 +20,7 @@ from counting import (
 )
 from strategies import write_corpus
 
-import signatures.count
+import signatures.run
 from corpus.progress import SILENT
 from signatures.count import CountOptions, count_next_token
 from signatures.job import CountJob
@@ -145,7 +145,7 @@ def test_tasks_that_run_twice_change_nothing(corpus, whole, tmp_path, monkeypatc
     def twice(workers, scheduler=None):
         yield Twice()
 
-    monkeypatch.setattr(signatures.count, "open_runner", twice)
+    monkeypatch.setattr(signatures.run, "open_runner", twice)
     out = tmp_path / "store"
     options = CountOptions(workers=1, partition_tokens=50_000)
     count_next_token(corpus, out=out, options=options)
