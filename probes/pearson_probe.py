@@ -10,7 +10,7 @@ symmetric map of rank one of it: order 2 has as many free parameters as order 1.
 Shapes: A anchors, V labels, C context tokens (one mode for each order), P pairs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -38,17 +38,17 @@ def fit_pearson(
 
     ``phi_AVC`` is the order-1 signature, or one of order m with m modes (A, V, C, .., C).
     """
-    phi = torch.from_numpy(np.asarray(phi_AVC, np.float64))
-    first, second = pairs if pairs is not None else all_pairs(len(phi))
+    contracted = _contraction(phi_AVC)
+    first, second = pairs if pairs is not None else all_pairs(len(phi_AVC))
     wanted = torch.from_numpy(similarity_AA[first, second])
     generator = torch.Generator().manual_seed(seed)
-    num_context = phi.shape[2]
+    num_context = phi_AVC.shape[2]
     v = torch.randn(num_context, dtype=torch.float64, generator=generator)
     v = (v * num_context**-0.25).requires_grad_()
     adam = torch.optim.Adam([v], lr=learning_rate)
     for _ in range(steps):
         adam.zero_grad()
-        loss = -_rho(_cosines(_contracted(phi, v))[first, second], wanted)
+        loss = -_rho(_cosines(contracted(v))[first, second], wanted)
         loss.backward()
         adam.step()
     return np.asarray(v.detach().numpy(), np.float64)
@@ -77,8 +77,7 @@ def cross_validated_rho(
 
 def probed_rows(phi_AVC: npt.NDArray[Any], v_C: FloatArray) -> FloatArray:
     """``h_a = phi_m(a) v .. v``, one v for each context mode, (A, V)."""
-    rows = _contracted(torch.from_numpy(np.asarray(phi_AVC, np.float64)), torch.from_numpy(v_C))
-    return np.asarray(rows.numpy())
+    return np.asarray(_contraction(phi_AVC)(torch.from_numpy(v_C)).numpy())
 
 
 def all_pairs(num_anchors: int) -> Pairs:
@@ -103,10 +102,25 @@ def _folds(num_anchors: int, over: Folds, folds: int, seed: int) -> Iterator[tup
         yield (first[kept], second[kept]), (first[out], second[out])
 
 
-def _contracted(phi: Tensor, v: Tensor) -> Tensor:
-    while phi.dim() > 2:
-        phi = phi @ v
-    return phi
+def _contraction(phi_AVC: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
+    """Return ``v -> phi_m(a) v .. v``, (C) to (A, V).
+
+    Signatures of order 2 and more are nearly all zeros: kept sparse, with v's outer powers.
+    """
+    phi = torch.from_numpy(np.asarray(phi_AVC, np.float64))
+    num_anchors, num_labels = phi.shape[:2]
+    if phi.dim() == 3:
+        return lambda v: phi @ v
+    flat = phi.reshape(num_anchors * num_labels, -1).to_sparse()
+
+    def contracted(v: Tensor) -> Tensor:
+        power = v
+        while power.numel() < flat.shape[1]:
+            power = torch.outer(power, v).flatten()
+        rows: Tensor = torch.sparse.mm(flat, power[:, None])
+        return rows.reshape(num_anchors, num_labels)
+
+    return contracted
 
 
 def _cosines(rows_AV: Tensor) -> Tensor:
