@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from signatures.context_kernels import project_prefixes, project_windows, stable_order
+from signatures.context_kernels import stable_order
 from signatures.contexts import Contexts, load_contexts
 from signatures.job import ContextJob
 from signatures.kernels import Int64s
 from signatures.occurrences import OccurrencePartial, save_array
+from signatures.sum_kernels import project_prefixes, project_windows
 
 ROW_BYTES = 64
 

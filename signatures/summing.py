@@ -19,13 +19,13 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from signatures.context_kernels import add_prefixes, add_windows, emit_kept, emit_rows
 from signatures.contexts import Contexts, load_contexts
 from signatures.job import ContextJob
 from signatures.kernels import Int64s, Ints, bitmap_words
 from signatures.occurrences import OccurrencePartial
 from signatures.partials import PartialRecord, PartialWriter, finished, writing
 from signatures.segments import Half
+from signatures.sum_kernels import add_prefixes, add_windows, emit_kept, emit_rows
 
 _OUT_ENTRIES = 1 << 20
 ROW_BYTES = 96

@@ -1,6 +1,7 @@
 """Every kernel of contexts against its naive twin, compiled and interpreted, on whole scans."""
 
 import inspect
+from types import SimpleNamespace
 
 import context_reference
 import numba
@@ -12,7 +13,7 @@ from numba import types
 from strategies import documents, ends, flatten
 from test_kernels import COMPILED, floats_in, public_kernels
 
-from signatures import context_kernels
+from signatures import context_kernels, sum_kernels
 from signatures.kernels import bitmap_words
 
 pytestmark = [
@@ -20,7 +21,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning"),
 ]
 V = 70
-BOTH = (context_kernels, context_reference)
+KERNELS = SimpleNamespace(
+    **{
+        name: value
+        for module in (context_kernels, sum_kernels)
+        for name, value in vars(module).items()
+        if name in public_kernels(module)
+    }
+)
+BOTH = (KERNELS, context_reference)
 token_sets = st.lists(st.integers(0, V - 1), min_size=1, max_size=V, unique=True)
 docs_of_few = documents(vocab_size=8, max_documents=5, max_length=40)
 docs_of_many = documents(vocab_size=V, max_documents=5, max_length=40)
@@ -28,12 +37,13 @@ few = settings(max_examples=30)
 
 
 def test_every_kernel_has_a_twin_of_the_same_name():
-    assert public_kernels(context_kernels) == public_kernels(context_reference)
+    ours = public_kernels(context_kernels) | public_kernels(sum_kernels)
+    assert ours == public_kernels(context_reference)
 
 
 @pytest.mark.parametrize("name", sorted(public_kernels(context_reference)))
 def test_a_twin_takes_the_same_arguments(name):
-    compiled = getattr(context_kernels, name)
+    compiled = getattr(KERNELS, name)
     function = getattr(compiled, "py_func", compiled)
     twin = getattr(context_reference, name)
     assert list(inspect.signature(function).parameters) == list(inspect.signature(twin).parameters)
@@ -268,9 +278,9 @@ def argument_types(function, token, count):
 def test_no_kernel_computes_in_floats(token, count):
     own = [
         dispatcher.py_func
-        for dispatcher in vars(context_kernels).values()
-        if hasattr(dispatcher, "py_func")
-        and dispatcher.py_func.__module__ == context_kernels.__name__
+        for module in (context_kernels, sum_kernels)
+        for dispatcher in vars(module).values()
+        if hasattr(dispatcher, "py_func") and dispatcher.py_func.__module__ == module.__name__
     ]
     assert len(own) >= 12
     for function in own:
