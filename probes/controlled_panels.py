@@ -165,6 +165,7 @@ def best_marks(figure: Figure, axes: Axes, found: xr.Dataset, title: str) -> Non
     axes.plot(found["best_k_above_10"].values, rows, "s", markerfacecolor="none", color=INK,
               markersize=5)  # fmt: skip
     axes.set_yticks(rows, [str(seed) for seed in found["run"].values], fontsize=7)
+    axes.set_xticks(range(0, rho_RK.shape[1], 5))
     axes.set_xlabel("frequency k", fontsize=8)
     axes.set_ylabel("seed", fontsize=8)
     axes.set_title(f"{title}: rho_k, epoch 1000", fontsize=9)
