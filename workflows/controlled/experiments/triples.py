@@ -102,7 +102,7 @@ def _claims(
                  tested=not untested),
         at_least("late, order 2 fits on held-out anchors (rho)", found["rho_2_anchors"][late], 0.5,
                  tested=not untested),
-        at_least("the task is learned (accuracy, epoch 1000)", run.accuracy[-1], 0.99,
+        at_least("the task is learned (accuracy, epoch 1000)", run.accuracy[-1], 0.95,
                  tested=not untested),
     ]  # fmt: skip
 
