@@ -126,7 +126,7 @@ class Corpus:
         return "known" if all(file.borders == "known" for file in self.files) else "unknown"
 
     @cached_property
-    def doc_ends_D(self) -> DocumentEnds:  # noqa: N802 (the shape is part of the name)
+    def doc_ends_D(self) -> DocumentEnds:
         """Exclusive end of each document, int64, non-decreasing: an empty one repeats an end.
 
         A file with unknown borders is one document.
