@@ -20,6 +20,8 @@ from workflows.terminal import say
 _SECONDS_BETWEEN_STATES = 60.0
 _SECONDS_BETWEEN_LINES = 15.0
 _PARAMETER = "parameter."
+_STATE_FORMAT = 2
+"""Raised when what a state holds changes; those of before are passed over."""
 
 
 def run_path(folder: Path, config: RunConfig) -> Path:
@@ -70,7 +72,7 @@ def train_stack(configs: Sequence[RunConfig], folder: Path, title: str) -> float
     """
     torch.set_num_threads(1)
     started = time.monotonic()
-    keeper = _Keeper(folder / f"{_stack_key(configs)}.state", title)
+    keeper = _Keeper(folder / f"{_stack_key(configs)}.{_STATE_FORMAT}.state", title)
     training = keeper.begun(configs)
     while not training.finished:
         training.run_epoch()
