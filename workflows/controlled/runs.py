@@ -101,9 +101,20 @@ class TrainedRun:
         return np.asarray(self.hits_E / self.total)
 
     def accuracy_at(self, epoch: int) -> float:
-        """Accuracy at an evaluated epoch."""
-        (place,) = np.flatnonzero(self.evaluated_E == epoch)
-        return float(self.accuracy[place])
+        """Accuracy after ``epoch`` epochs.
+
+        Raises
+        ------
+        ValueError
+            An epoch that was not evaluated.
+        """
+        places = np.flatnonzero(self.evaluated_E == epoch)
+        if not places.size:
+            raise ValueError(
+                f"epoch {epoch}: not evaluated, the run has {len(self.evaluated_E)} evaluations up "
+                f"to epoch {self.evaluated_E[-1]}; choose `evaluate_every` to meet it"
+            )
+        return float(self.accuracy[places[0]])
 
     def first_epoch_at(self, accuracy: float) -> float:
         """First evaluated epoch of at least this accuracy; infinity when there is none."""
