@@ -68,7 +68,7 @@ def test_kill_the_whole_run_and_resume(corpus, whole, tmp_path, moment):
 
 def interrupted(corpus, out, monkeypatch, *, after=20, error=None, **options):
     """Run until so many pieces of partials are written, then fail."""
-    write, calls = signatures.partials._write_all, iter(range(10**9))
+    write, calls = signatures.partials.write_all, iter(range(10**9))
 
     def failing(file, values):
         if next(calls) >= after:
@@ -76,7 +76,7 @@ def interrupted(corpus, out, monkeypatch, *, after=20, error=None, **options):
         write(file, values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(signatures.partials, "_write_all", failing)
+        patched.setattr(signatures.partials, "write_all", failing)
         options = {"workers": 1, "partition_tokens": 2000} | options
         count_next_token(corpus, out=out, options=CountOptions(**options))
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line_and_exit_code_1(corpus, tmp_path, monkeypatch, 
     def full(file, values):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
-    monkeypatch.setattr(signatures.partials, "_write_all", full)
+    monkeypatch.setattr(signatures.partials, "write_all", full)
     assert run(["count", "next-token", str(corpus), "--out", str(tmp_path / "s")]) == 1
     *_, last = capsys.readouterr().err.strip().splitlines()
     assert "no space left" in last
