@@ -73,7 +73,9 @@ def start_count(
     *arguments: str | Path, kind: str = "next-token", cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     """Start ``staircase count`` as a process of its own group."""
-    code = "from workflows.cli import main; main()"
+    # A suite that runs in the background has Ctrl-C ignored, and children inherit that.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; from workflows.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, "count", kind, *map(str, arguments)],
         stdout=subprocess.PIPE,
