@@ -16,7 +16,6 @@ import numpy as np
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
 from signatures.context_stages import (
-    MODULUS,
     Listing,
     Sums,
     Vectors,
@@ -30,6 +29,7 @@ from signatures.context_stages import (
 from signatures.contexts import ContextOptions, Contexts
 from signatures.count import absolute
 from signatures.job import ContextJob, CountJob
+from signatures.keys import MODULUS
 from signatures.layout import COUNTS, EVEN, MATRIX, ROWS, VALUES, BlockLayout
 from signatures.memory import MemoryPlan
 from signatures.planning import Question, resolve

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.progress import Progress
-from signatures.context_stages import MODULUS, Projection
+from signatures.context_stages import Projection
 from signatures.kernels import Int64s, Ints
-from signatures.keys import Keys
+from signatures.keys import MODULUS, Keys
 from signatures.layout import COUNTS, EVEN, ROWS, VALUES, IntArray
 from signatures.manifest import read_head
 from signatures.partials import Partial, PartialRecord, writing

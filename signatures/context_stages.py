@@ -18,6 +18,7 @@ from corpus.progress import Progress
 from signatures.contexts import Contexts
 from signatures.job import ContextJob, CountJob
 from signatures.kernels import Int64s
+from signatures.keys import MODULUS
 from signatures.layout import ROWS, VALUES
 from signatures.listing import list_partitions
 from signatures.occurrences import OccurrencePartial, OccurrenceRecord
@@ -36,7 +37,6 @@ _ROW_SPACE_BYTES = 32  # of any row of a range, hits or not: its place in the ro
 _BUFFER_BYTES, _LEAST_BYTES = 1 << 26, 1 << 24
 _LEAST_WORK = 1 << 22
 _WHOLE = 10**9  # of a range: the share of a row is an integer of it
-MODULUS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)

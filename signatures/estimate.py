@@ -21,6 +21,7 @@ import psutil  # type: ignore[import-untyped]
 from corpus.progress import SILENT, Progress
 from corpus.store import InputOptions
 from signatures.cost import CostModel, counting_rate, slowness
+from signatures.count import absolute
 from signatures.kernels import Int64s
 from signatures.layout import COUNTS, CSR_ARRAYS, MatrixLayout
 from signatures.memory import MIB, SLACK, MemoryPlan
@@ -60,10 +61,8 @@ def estimate_next_token(
     ValueError
         As `count_next_token`.
     """
-    paths = [corpus_paths] if isinstance(corpus_paths, Path | str) else corpus_paths
-    absolute = tuple(Path(path).resolve() for path in paths)
-    options = options or CountOptions()
-    question = resolve(absolute, input or InputOptions(), scope or Scope(), options, progress)
+    options, paths = options or CountOptions(), absolute(corpus_paths)
+    question = resolve(paths, input or InputOptions(), scope or Scope(), options, progress)
     memory = share_memory(question, options, None)
     stream = question.stream
     tokens = (question.units[1] - question.units[0]) * stream.tokens_per_unit
