@@ -7,25 +7,27 @@ occurs first. One scan lists the items and the *hits* (occurrences of anchors); 
 ``sum_kernels`` add them up.
 
 An *item* is the number of a context token; only tokens that are context tokens have one. A hit is
-kept only when its context has items. The twins are in ``tests/reference.py``.
+kept only when its context has items. A *row* is an anchor with a label. The twins are in
+``tests/context_reference.py``.
 
 Shapes: N tokens, S segments of inputs, V vocabulary, A anchors, C context tokens, I items, H hits,
-K keys of a counting sort, Q columns of a projection.
+R rows that have any, W words of an occupancy bitmap, K keys of a counting sort, Q columns of a
+projection.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from signatures.kernels import Int64s, Ints, Uint64s, _hash, kernel
+from signatures.kernels import Int64s, Ints, Uint64s, _hash, _lowest_bit, _mark, kernel
 
 _ONE, _TWO = np.uint64(1), np.uint64(2)
-_ITEMS, _HITS, _LIST, _DISTINCT, _KEPT, _FIRST = 0, 1, 2, 3, 4, 5
+_ITEMS, _LIST, _DISTINCT, _KEPT, _FIRST = 0, 1, 2, 3, 4
 _INSIDE, _OUTSIDE, _SUM_INSIDE, _SUM_OUTSIDE = 0, 1, 2, 3
 
 
 def new_state() -> Int64s:
-    """State of a scan: items, hits, number of the list, distinct tokens, those kept, first item."""
-    return np.zeros(6, np.int64)
+    """State of a scan: items, number of the list, distinct tokens, those kept, first item."""
+    return np.zeros(5, np.int64)
 
 
 def new_sums() -> Uint64s:
@@ -57,13 +59,14 @@ def list_prefixes(
     dropped_A: Int64s,
     items_I: Ints,
     begins_I: npt.NDArray[np.uint32],
-    anchors_H: npt.NDArray[np.uint32],
+    places_A: Int64s,
     labels_H: npt.NDArray[np.uint32],
     lasts_H: npt.NDArray[np.uint32],
 ) -> None:
     """List first occurrences and hits of the segments; a segment that is not fresh goes on.
 
     A hit of anchor a with label v ends at item ``lasts_H``, which ``begins_I`` says the list of.
+    Hits stand by anchor: ``places_A`` is where those of each anchor begin and, afterwards, end.
     ``dropped_A`` counts distinct tokens of contexts that are no context tokens. With ``counted``
     false the tokens are listed alone: they come before the first input of a block.
 
@@ -71,7 +74,7 @@ def list_prefixes(
     (spec of the store), apart for context tokens and others; no set is formed.
     """
     vocab_size = np.int64(anchor_V.size)
-    items, hits, current = state[_ITEMS], state[_HITS], state[_LIST]
+    items, current = state[_ITEMS], state[_LIST]
     distinct, kept, first = state[_DISTINCT], state[_KEPT], state[_FIRST]
     inside, outside = sums[_INSIDE], sums[_OUTSIDE]
     for s in range(starts_S.size):
@@ -90,10 +93,10 @@ def list_prefixes(
                 sums[_SUM_INSIDE] += key * inside
                 sums[_SUM_OUTSIDE] += key * outside
                 if kept > 0:
-                    anchors_H[hits] = anchor
-                    labels_H[hits] = label
-                    lasts_H[hits] = items - 1
-                    hits += 1
+                    hit = places_A[anchor]
+                    places_A[anchor] = hit + 1
+                    labels_H[hit] = label
+                    lasts_H[hit] = items - 1
             if stamps_V[token] == current:
                 continue
             stamps_V[token] = current
@@ -107,7 +110,7 @@ def list_prefixes(
                 inside += hashes_V[token]
             else:
                 outside += hashes_V[token]
-    state[_ITEMS], state[_HITS], state[_LIST] = items, hits, current
+    state[_ITEMS], state[_LIST] = items, current
     state[_DISTINCT], state[_KEPT], state[_FIRST] = distinct, kept, first
     sums[_INSIDE], sums[_OUTSIDE] = inside, outside
 
@@ -131,7 +134,7 @@ def list_windows(
     places_I: Int64s,
     items_I: Ints,
     previous_I: npt.NDArray[np.uint32],
-    anchors_H: npt.NDArray[np.uint32],
+    places_A: Int64s,
     labels_H: npt.NDArray[np.uint32],
     firsts_H: npt.NDArray[np.uint32],
     lasts_H: npt.NDArray[np.uint32],
@@ -142,10 +145,11 @@ def list_windows(
     the item where the same token occurred last in its document, 0 for none: a token of the
     context of a hit is counted at the item whose ``previous_I <= firsts_H``. Hash sums and
     numbers of distinct tokens follow the window by the places where each token was seen last.
-    ``seen_V`` and ``last_item_V`` are -1 before the first call; ``places_I`` is work space.
+    ``seen_V`` and ``last_item_V`` are -1 before the first call; ``places_I`` is work space;
+    ``places_A`` is as in `list_prefixes`.
     """
     vocab_size = np.int64(anchor_V.size)
-    items, hits = state[_ITEMS], state[_HITS]
+    items = state[_ITEMS]
     for s in range(starts_S.size):
         distinct, kept = np.int64(0), np.int64(0)
         inside, outside = np.uint64(0), np.uint64(0)
@@ -164,11 +168,11 @@ def list_windows(
                 sums[_SUM_INSIDE] += key * inside
                 sums[_SUM_OUTSIDE] += key * outside
                 if kept > 0:
-                    anchors_H[hits] = anchor
-                    labels_H[hits] = label
-                    firsts_H[hits] = first
-                    lasts_H[hits] = items - 1
-                    hits += 1
+                    hit = places_A[anchor]
+                    places_A[anchor] = hit + 1
+                    labels_H[hit] = label
+                    firsts_H[hit] = first
+                    lasts_H[hit] = items - 1
             # The window moves on by one: i comes in, i - window goes out.
             gone = i - window
             if gone >= begin:
@@ -196,7 +200,80 @@ def list_windows(
                 previous_I[items] = before + 1 if before >= list_begin else 0
                 last_item_V[token] = items
                 items += 1
-    state[_ITEMS], state[_HITS] = items, hits
+    state[_ITEMS] = items
+
+
+@kernel
+def group_hits(
+    begins_A: Int64s,
+    ends_A: Int64s,
+    vocab_size: int,
+    links_I: npt.NDArray[np.uint32],
+    labels_H: npt.NDArray[np.uint32],
+    firsts_H: npt.NDArray[np.uint32],
+    lasts_H: npt.NDArray[np.uint32],
+    places_V: Int64s,
+    bitmap_W: Uint64s,
+    rows_R: Int64s,
+    ends_R: Int64s,
+    sizes_R: Int64s,
+    out_firsts_H: npt.NDArray[np.uint32],
+    out_lasts_H: npt.NDArray[np.uint32],
+) -> tuple[int, int]:
+    """Sort the hits of each anchor by label, stably; say where each row ends and what it holds.
+
+    ``firsts_H`` is empty without a window: a context then begins where ``links_I`` says.
+    ``places_V`` and ``bitmap_W`` are all zero before and after. ``sizes_R`` are the sums of the
+    lengths of the contexts.
+
+    Returns
+    -------
+    tuple of int
+        Rows and hits.
+    """
+    num_words = (places_V.size + 63) >> 6
+    windowed = firsts_H.size > 0
+    rows, hits = 0, 0
+    for a in range(begins_A.size):
+        first_row, place = rows, np.int64(hits)
+        for h in range(begins_A[a], ends_A[a]):
+            label = np.int64(labels_H[h])
+            places_V[label] += 1
+            _mark(bitmap_W, num_words, label)
+        for group in range(num_words, bitmap_W.size):
+            marked = bitmap_W[group]
+            bitmap_W[group] = 0
+            while marked != 0:
+                word = ((group - num_words) << 6) + _lowest_bit(marked)
+                marked &= marked - _ONE
+                bits = bitmap_W[word]
+                bitmap_W[word] = 0
+                while bits != 0:
+                    label = (word << 6) + _lowest_bit(bits)
+                    bits &= bits - _ONE
+                    rows_R[rows] = label
+                    count = places_V[label]
+                    places_V[label] = place
+                    place += count
+                    ends_R[rows] = place
+                    rows += 1
+        for h in range(begins_A[a], ends_A[a]):
+            label = np.int64(labels_H[h])
+            out_lasts_H[places_V[label]] = lasts_H[h]
+            if windowed:
+                out_firsts_H[places_V[label]] = firsts_H[h]
+            places_V[label] += 1
+        for r in range(first_row, rows):
+            places_V[rows_R[r]] = 0
+            rows_R[r] += a * vocab_size
+            size = np.int64(0)
+            for h in range(hits, ends_R[r]):
+                last = np.int64(out_lasts_H[h])
+                begin = np.int64(out_firsts_H[h]) if windowed else np.int64(links_I[last])
+                size += last + 1 - begin
+            sizes_R[r] = size
+            hits = ends_R[r]
+    return rows, hits
 
 
 @kernel

@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from corpus.store import Corpus
 from signatures.context_kernels import (
+    group_hits,
     list_prefixes,
     list_windows,
     new_state,
     new_sums,
-    stable_order,
 )
 from signatures.contexts import Contexts, load_contexts
 from signatures.job import ContextJob, open_stream
-from signatures.kernels import Int64s, Ints
+from signatures.kernels import Int64s, Ints, bitmap_words
 from signatures.occurrences import (
     OccurrenceRecord,
     finished_occurrences,
@@ -69,7 +69,7 @@ def _list_half(job: ContextJob, partition: int, half: Half) -> OccurrenceRecord:
     corpus, stream = open_stream(job.count)
     block = stream.block(*job.count.bounds(partition), half, apart=True)
     inputs_V, token_counts_V = histograms(job.count, corpus, block)
-    scan = _Scan(job, contexts, int(inputs_V[contexts.anchors_A].sum()), block)
+    scan = _Scan(job, contexts, inputs_V[contexts.anchors_A], block)
     scan.run(corpus, block)
     record, arrays = scan.result(int(token_counts_V.sum()))
     write_occurrences(
@@ -87,7 +87,7 @@ def _list_half(job: ContextJob, partition: int, half: Half) -> OccurrenceRecord:
 class _Scan:
     """One pass over a block, and what comes of it."""
 
-    def __init__(self, job: ContextJob, contexts: Contexts, pairs: int, block: Block) -> None:
+    def __init__(self, job: ContextJob, contexts: Contexts, pairs_A: Int64s, block: Block) -> None:
         size = contexts.vocab_size
         self._window = job.count.scope.window
         self._contexts = contexts
@@ -99,7 +99,10 @@ class _Scan:
         most = int((block.stops_S - block.starts_S).sum()) + before
         self._items_I = np.empty(most, contexts.item_dtype)
         self._links_I = np.empty(most, np.uint32)
-        self._anchors_H, self._labels_H, self._lasts_H = np.empty((3, pairs), np.uint32)
+        self._begins_A = np.cumsum(pairs_A) - pairs_A
+        self._places_A = self._begins_A.copy()
+        pairs = int(pairs_A.sum())
+        self._labels_H, self._lasts_H = np.empty((2, pairs), np.uint32)
         self._firsts_H = np.empty(pairs if self._window else 0, np.uint32)
         # Lists are numbered from 1, places of a window from 0.
         self._seen_V = np.full(size, -1 if self._window else 0, np.int64)
@@ -118,48 +121,37 @@ class _Scan:
 
     def result(self, tokens: int) -> tuple[OccurrenceRecord, dict[str, Array]]:
         """Sort the hits by row; return what to write."""
-        items, hits = int(self._state[0]), int(self._state[1])
-        order_H = self._order(hits)
-        size = np.int64(self._contexts.vocab_size)
-        rows_H = self._anchors_H[order_H].astype(np.int64) * size + self._labels_H[order_H]
-        ends_R = np.flatnonzero(np.diff(rows_H, append=-1)) + 1
-        lasts_H = self._lasts_H[order_H]
+        items, size = int(self._state[0]), self._contexts.vocab_size
+        most = int((self._places_A - self._begins_A).sum())
+        rows_R, ends_R, sizes_R = np.empty((3, most), np.int64)
+        lasts_H = np.empty(most, np.uint32)
+        firsts_H = np.empty(most if self._window else 0, np.uint32)
+        rows, hits = group_hits(
+            self._begins_A, self._places_A, size, self._links_I,
+            self._labels_H, self._firsts_H, self._lasts_H,
+            np.zeros(size, np.int64), np.zeros(bitmap_words(size), np.uint64),
+            rows_R, ends_R, sizes_R, firsts_H, lasts_H,
+        )  # fmt: skip
         arrays: dict[str, Array] = {
             "items": self._items_I[:items],
             "links": self._links_I[:items],
-            "rows": rows_H[ends_R - 1],
-            "ends": ends_R.astype(np.int64),
+            "rows": rows_R[:rows],
+            "ends": ends_R[:rows],
+            "sizes": sizes_R[:rows],
             "lasts": lasts_H,
         }
         if self._window is not None:
-            arrays["firsts"] = begins_H = self._firsts_H[order_H]
-        else:
-            begins_H = self._links_I[lasts_H]
-        sizes_H = lasts_H.astype(np.int64) - begins_H + 1
-        begins_R = ends_R - np.diff(ends_R, prepend=0)
-        arrays["sizes"] = np.add.reduceat(sizes_H, begins_R) if hits else sizes_H
+            arrays["firsts"] = firsts_H
         record = OccurrenceRecord(
             hits=hits,
             pairs=int(self.occurrences_A.sum()),
-            increments=int(sizes_H.sum()),
+            increments=int(sizes_R[:rows].sum()),
             tokens=tokens,
             fingerprint=int(self._sums[2]),
             dropped_fingerprint=int(self._sums[3]),
-            lengths=(items, ends_R.size),
+            lengths=(items, rows),
         )
         return record, arrays
-
-    def _order(self, hits: int) -> npt.NDArray[np.uint32]:
-        """Numbers of the hits by anchor, then label, then place."""
-        order_H = np.arange(hits, dtype=np.uint32)
-        for keys, limit in (
-            (self._labels_H, self._contexts.vocab_size),
-            (self._anchors_H, self._contexts.anchors_A.size),
-        ):
-            sorted_H = np.empty(hits, np.uint32)
-            stable_order(keys[:hits], order_H, np.zeros(limit, np.int64), sorted_H)
-            order_H = sorted_H
-        return order_H
 
     def _list(
         self,
@@ -175,7 +167,7 @@ class _Scan:
             tokens_N, starts_S, stops_S, fresh_S, counted,
             contexts.anchor_V, contexts.context_V, contexts.hashes_V, self._seen_V,
             self._state, self._sums, self.occurrences_A, self.dropped_A,
-            self._items_I, self._links_I, self._anchors_H, self._labels_H, self._lasts_H,
+            self._items_I, self._links_I, self._places_A, self._labels_H, self._lasts_H,
         )  # fmt: skip
 
     def _run_windows(self, corpus: Corpus, block: Block) -> None:
@@ -195,7 +187,7 @@ class _Scan:
             np.full(contexts.vocab_size, -1, np.int64), self._state, self._sums,
             self.occurrences_A, self.dropped_A, np.empty(self._items_I.size, np.int64),
             self._items_I, self._links_I,
-            self._anchors_H, self._labels_H, self._firsts_H, self._lasts_H,
+            self._places_A, self._labels_H, self._firsts_H, self._lasts_H,
         )  # fmt: skip
 
 

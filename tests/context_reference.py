@@ -1,12 +1,13 @@
 """Naive twins of the kernels of contexts: same name, same arguments, with sets and counters."""
 
 from collections import Counter
+from itertools import accumulate
 
 from reference import _MODULUS, _hash
 
 
 def new_state():
-    return [0] * 6
+    return [0] * 5
 
 
 def new_sums():
@@ -19,9 +20,9 @@ def token_hashes(tokens_C, hashes_C):
 
 def list_prefixes(
     tokens_N, starts_S, stops_S, fresh_S, counted, anchor_V, context_V, hashes_V, stamps_V,
-    state, sums, occurrences_A, dropped_A, items_I, begins_I, anchors_H, labels_H, lasts_H,
+    state, sums, occurrences_A, dropped_A, items_I, begins_I, places_A, labels_H, lasts_H,
 ):  # fmt: skip
-    items, hits = int(state[0]), int(state[1])
+    items = int(state[0])
     seen = []
     for start, stop, fresh in zip(starts_S.tolist(), stops_S.tolist(), fresh_S, strict=True):
         assert fresh, "the twin begins every list"
@@ -35,23 +36,23 @@ def list_prefixes(
                 occurrences_A[anchor] += 1
                 dropped_A[anchor] += sum(context_V[b] < 0 for b in seen)
                 if items > first:
-                    anchors_H[hits], labels_H[hits], lasts_H[hits] = anchor, label, items - 1
-                    hits += 1
+                    labels_H[places_A[anchor]], lasts_H[places_A[anchor]] = label, items - 1
+                    places_A[anchor] += 1
             if token in seen:
                 continue
             seen.append(token)
             if context_V[token] >= 0:
                 items_I[items], begins_I[items] = context_V[token], first
                 items += 1
-    state[0], state[1] = items, hits
+    state[0] = items
 
 
 def list_windows(
     tokens_N, begins_S, starts_S, stops_S, window, anchor_V, context_V, hashes_V, seen_V,
     last_item_V, state, sums, occurrences_A, dropped_A, places_I, items_I, previous_I,
-    anchors_H, labels_H, firsts_H, lasts_H,
+    places_A, labels_H, firsts_H, lasts_H,
 ):  # fmt: skip
-    items, hits = int(state[0]), int(state[1])
+    items = int(state[0])
     for begin, start, stop in zip(
         begins_S.tolist(), starts_S.tolist(), stops_S.tolist(), strict=True
     ):
@@ -68,15 +69,15 @@ def list_windows(
                 occurrences_A[anchor] += 1
                 dropped_A[anchor] += sum(context_V[b] < 0 for b in before)
                 if inside:
-                    anchors_H[hits], labels_H[hits] = anchor, label
-                    firsts_H[hits], lasts_H[hits] = inside[0], items - 1
-                    hits += 1
+                    hit = int(places_A[anchor])
+                    labels_H[hit], firsts_H[hit], lasts_H[hit] = label, inside[0], items - 1
+                    places_A[anchor] += 1
             if context_V[token] >= 0:
                 same = [i for i, at in listed if tokens_N[at] == token]
                 items_I[items], previous_I[items] = context_V[token], same[-1] + 1 if same else 0
                 listed.append((items, place))
                 items += 1
-    state[0], state[1] = items, hits
+    state[0] = items
 
 
 def _account(token, label, anchor, before, vocab_size, context_V, hashes_V, sums):
@@ -84,6 +85,27 @@ def _account(token, label, anchor, before, vocab_size, context_V, hashes_V, sums
     for place, wanted in ((2, True), (3, False)):
         mass = sum(int(hashes_V[b]) for b in before if (context_V[b] >= 0) == wanted)
         sums[place] = (int(sums[place]) + key * mass) % _MODULUS
+
+
+def group_hits(
+    begins_A, ends_A, vocab_size, links_I, labels_H, firsts_H, lasts_H, places_V, bitmap_W,
+    rows_R, ends_R, sizes_R, out_firsts_H, out_lasts_H,
+):  # fmt: skip
+    sizes, order = {}, []
+    for a, (begin, end) in enumerate(zip(begins_A.tolist(), ends_A.tolist(), strict=True)):
+        for h in sorted(range(begin, end), key=lambda h: labels_H[h]):
+            last = int(lasts_H[h])
+            first = int(firsts_H[h]) if firsts_H.size else int(links_I[last])
+            row = a * vocab_size + int(labels_H[h])
+            sizes.setdefault(row, []).append(last - first + 1)
+            order.append(h)
+    rows_R[: len(sizes)] = list(sizes)
+    sizes_R[: len(sizes)] = [sum(of_row) for of_row in sizes.values()]
+    ends_R[: len(sizes)] = [*accumulate(len(of_row) for of_row in sizes.values())]
+    out_lasts_H[: len(order)] = lasts_H[order]
+    if firsts_H.size:
+        out_firsts_H[: len(order)] = firsts_H[order]
+    return len(sizes), len(order)
 
 
 def stable_order(keys_H, order_H, places_K, out_H):

@@ -71,31 +71,58 @@ class Scan:
         self.occurrences_A = np.zeros(len(anchors), np.int64)
         self.dropped_A = np.zeros(len(anchors), np.int64)
         self.items_I, self.links_I = np.zeros(size, np.uint16), np.zeros(size, np.uint32)
-        self.hits = [np.zeros(size, np.uint32) for _ in range(4 if window else 3)]
+        self.windowed = window is not None
+        self.labels_H, self.firsts_H, self.lasts_H = np.zeros((3, size * len(anchors)), np.uint32)
+        self.firsts_H = self.firsts_H if self.windowed else np.zeros(0, np.uint32)
+        self.begins_A = np.arange(len(anchors)) * size
+        self.places_A = self.begins_A.copy()
         self.sums = np.zeros(4, np.uint64)
-        state = np.zeros(6, np.int64)
+        state = np.zeros(5, np.int64)
         sets = numbered(anchors), numbered(contexts), hashes_V
         found = state, self.sums, self.occurrences_A, self.dropped_A
+        listed = self.items_I, self.links_I, self.places_A, self.labels_H
         if window is None:
             module.list_prefixes(
                 tokens_N, starts_S, stops_S, np.ones(starts_S.size, np.uint8), True, *sets,
-                np.zeros(V, np.int64), *found, self.items_I, self.links_I, *self.hits,
+                np.zeros(V, np.int64), *found, *listed, self.lasts_H,
             )  # fmt: skip
         else:
             unseen = np.full((2, V), -1, np.int64)
             module.list_windows(
                 tokens_N, starts_S, starts_S, stops_S, window, *sets, unseen[0], unseen[1],
-                *found, np.zeros(size, np.int64), self.items_I, self.links_I, *self.hits,
+                *found, np.zeros(size, np.int64), *listed, self.firsts_H, self.lasts_H,
             )  # fmt: skip
-        self.num_items, self.num_hits = int(state[0]), int(state[1])
+        self.num_items = int(state[0])
+        self.num_hits = int((self.places_A - self.begins_A).sum())
 
     def facts(self):
         """Everything a scan found, to be compared."""
         return (
             self.num_items, self.num_hits, self.sums[2:].tolist(), self.occurrences_A.tolist(),
             self.dropped_A.tolist(), self.items_I.tolist(), self.links_I.tolist(),
-            [hits.tolist() for hits in self.hits],
+            self.places_A.tolist(), self.labels_H.tolist(), self.firsts_H.tolist(),
+            self.lasts_H.tolist(),
         )  # fmt: skip
+
+    def in_order(self):
+        """(firsts, lasts) of all hits in the order of the scan."""
+        spans = zip(self.begins_A, self.places_A, strict=True)
+        hits = np.concatenate([np.arange(*span) for span in spans])
+        hits = hits[np.argsort(self.lasts_H[hits], kind="stable")]
+        return self.firsts_H[hits] if self.windowed else None, self.lasts_H[hits]
+
+    def grouped(self, module):
+        """Rows, their ends and sizes, and the hits of `group_hits`."""
+        rows_R, ends_R, sizes_R = np.zeros((3, self.num_hits), np.int64)
+        places_V, bitmap_W = np.zeros(V, np.int64), np.zeros(bitmap_words(V), np.uint64)
+        hits = np.zeros((2, self.num_hits), np.uint32)
+        ends = module.group_hits(
+            self.begins_A, self.places_A, V, self.links_I, self.labels_H, self.firsts_H,
+            self.lasts_H, places_V, bitmap_W, rows_R, ends_R, sizes_R, *hits,
+        )  # fmt: skip
+        assert not places_V.any()
+        assert not bitmap_W.any()
+        return ends, *(array.tolist() for array in (rows_R, ends_R, sizes_R, hits))
 
 
 @few
@@ -115,6 +142,19 @@ def test_list_prefixes(docs, anchors, contexts):
 def test_list_windows(docs, anchors, contexts, window):
     kernel, twin = (Scan(module, docs, anchors, contexts, window) for module in BOTH)
     assert kernel.facts() == twin.facts()
+
+
+@few
+@given(
+    docs=docs_of_few | docs_of_many,
+    anchors=token_sets,
+    contexts=token_sets,
+    window=st.none() | st.integers(1, 50),
+)
+def test_group_hits(docs, anchors, contexts, window):
+    scan = Scan(context_reference, docs, anchors, contexts, window)
+    kernel, twin = (scan.grouped(module) for module in BOTH)
+    assert kernel == twin
 
 
 @few
@@ -141,11 +181,11 @@ def added(module, scan, slots_R, hit_ends_R, light_B, windowed, columns, dtype):
     light_L = np.zeros(light_B.size * room, np.uint16)
     places = hit_ends_R, 0, slots_R, dense_DC, light_L, fills_B
     links = scan.items_I, scan.links_I
+    firsts_H, lasts_H = scan.in_order()
     if windowed:
-        firsts_H, lasts_H = (hits[: scan.num_hits] for hits in scan.hits[2:])
         module.add_windows(*links, firsts_H, lasts_H, *places)
     else:
-        module.add_prefixes(*links, scan.hits[2][: scan.num_hits], *places)
+        module.add_prefixes(*links, lasts_H, *places)
     return dense_DC, light_L, begins_B, fills_B
 
 
@@ -225,19 +265,19 @@ def test_projecting(docs, contexts, window, seed):
         matrices.append(matrix_CQ)
     assert np.array_equal(*matrices)
     slots_H = np.arange(scan.num_hits) % 3
-    hits = [array[: scan.num_hits] for array in scan.hits]
+    firsts_H, lasts_H = scan.in_order()
     found = []
     for module in BOTH:
         sums_BQ, running_Q = np.zeros((3, 67), np.int64), np.zeros(67, np.int64)
         if window:
             present_C = np.zeros(len(contexts), np.int64)
             module.project_windows(
-                scan.items_I, hits[2], hits[3], slots_H, matrix_CQ, present_C, running_Q, sums_BQ
+                scan.items_I, firsts_H, lasts_H, slots_H, matrix_CQ, present_C, running_Q, sums_BQ
             )
             assert not present_C.any()
         else:
             module.project_prefixes(
-                scan.items_I, scan.links_I, hits[2], slots_H, matrix_CQ, running_Q, sums_BQ
+                scan.items_I, scan.links_I, lasts_H, slots_H, matrix_CQ, running_Q, sums_BQ
             )
         found.append(sums_BQ)
     assert np.array_equal(*found)
@@ -255,11 +295,12 @@ def argument_types(function, token, count):
         | dict.fromkeys(("anchor_V", "context_V"), np.int32)
         | {"tokens_N": token, "fresh_S": np.uint8}
     )
-    links = ("begins_I", "previous_I", "anchors_H", "labels_H", "firsts_H", "lasts_H", "keys_H")
-    one |= dict.fromkeys((*links, "order_H", "out_H"), np.uint32)
+    links = ("begins_I", "previous_I", "links_I", "labels_H", "firsts_H", "lasts_H", "keys_H")
+    outs = ("out_firsts_H", "out_lasts_H", "order_H", "out_H")
+    one |= dict.fromkeys((*links, *outs), np.uint32)
     scalars = {"counted": types.boolean, "seed": types.uint64}
     integer = {"window", "first_hit", "first_slot", "last_slot", "min_count", "before", "entries",
-               "b", "first", "done", "begin"}  # fmt: skip
+               "b", "first", "done", "begin", "vocab_size"}  # fmt: skip
     scalars |= dict.fromkeys(integer, types.int64)
     return tuple(
         scalars.get(name)
