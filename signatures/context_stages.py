@@ -6,7 +6,7 @@ Shapes: V vocabulary, A anchors, R rows.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -27,7 +27,8 @@ from signatures.schedule import Runner
 from signatures.segments import Half
 from signatures.stages import Merged, spread, write_indptr
 from signatures.store import ShardRecord, shard_ranges
-from signatures.summing import Summed, counts_path, row_bytes, sum_rows
+from signatures.summing import ROW_BYTES as SUM_ROW_BYTES
+from signatures.summing import Summed, counts_path, sum_rows
 from signatures.tasks import BlockTask, block_task, count_tokens
 
 _TASKS_A_WORKER = 16
@@ -139,11 +140,7 @@ def sum_stage(
 
     ``work`` is the number of increments, by which the rows are shared out.
     """
-
-    def cost(sizes_R: Int64s) -> Int64s:
-        return row_bytes(sizes_R, contexts, halves=job.count.halves)
-
-    ranges = _plan(job, contexts, cost, runner.workers * _RANGES_A_WORKER, work)
+    ranges = _plan(job, contexts, SUM_ROW_BYTES, runner.workers * _RANGES_A_WORKER, work)
     outs = _outs(job, len(ranges))
     found: dict[int, Summed] = {}
     with progress.stage("add up", len(ranges), "row ranges") as advance:
@@ -185,12 +182,8 @@ def project_stage(
     """Project all rows; ranges that an earlier run finished are taken as they are."""
     assert contexts.matrix_CQ is not None
     width = ROW_BYTES + 8 * contexts.matrix_CQ.shape[1]
-
-    def cost(sizes_R: Int64s) -> Int64s:
-        return np.where(sizes_R > 0, width, 0)
-
     # Few ranges: each goes through the lists of all partitions.
-    ranges = _plan(job, contexts, cost, runner.workers, work)
+    ranges = _plan(job, contexts, width, runner.workers, work)
     outs = _outs(job, len(ranges))
     found: dict[int, Projected] = {}
     with progress.stage("project", len(ranges), "row ranges") as advance:
@@ -250,11 +243,14 @@ def _outs(job: ContextJob, ranges: int) -> list[Path]:
 def _plan(
     job: ContextJob,
     contexts: Contexts,
-    cost: Callable[[Int64s], Int64s],
+    row_bytes: int,
     wanted: int,
     work: int,
 ) -> list[tuple[int, int]]:
-    """Ranges of rows, as an earlier run cut them or by memory and work; remembered on scratch."""
+    """Ranges of rows, as an earlier run cut them or by memory and work; remembered on scratch.
+
+    A row that has hits takes ``row_bytes`` of memory while it is added up.
+    """
     folder, plan = job.sums(), job.sums() / "ranges.json"
     if plan.exists():
         return [(first, last) for first, last in json.loads(plan.read_text())]
@@ -268,7 +264,7 @@ def _plan(
         for part in parts:
             span, _, _ = part.span(first, last)
             sizes_R[part.rows_R[span] - first] += part.sizes_R[span]
-        bytes_R = _ROW_SPACE_BYTES + cost(sizes_R)
+        bytes_R = _ROW_SPACE_BYTES + row_bytes * (sizes_R > 0)
         share_R = np.maximum(bytes_R / budget, sizes_R / max(_LEAST_WORK, work // wanted))
         used = _cut(np.ceil(share_R * _WHOLE).astype(np.int64), first, used, edges)
     ranges = list(zip(edges, [*edges[1:], num_rows], strict=True)) if num_rows else []

@@ -110,8 +110,8 @@ def reduce_rows(
     """Turn rows of unsorted labels into sorted distinct columns with counts.
 
     Works from ``first_row`` on until the next row might not fit into ``columns_E``, which must
-    hold at least V. ``labels_P`` is overwritten; ``dense_V`` and ``bitmap_W`` are all zero before
-    and after.
+    hold at least V + 1: one place behind the entries is written too. ``labels_P`` is overwritten;
+    ``dense_V`` and ``bitmap_W`` are all zero before and after.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def reduce_rows(
     for row in range(first_row, vocab_size):
         start = row_ends_V[row - 1] if row > 0 else np.int64(0)
         labels = labels_P[start : row_ends_V[row]]
-        if entries + min(labels.size, vocab_size) > columns_E.size:
+        if entries + min(labels.size, vocab_size) >= columns_E.size:
             return row, entries
         before = entries
         if labels.size <= _SHORT_ROW:
@@ -166,13 +166,17 @@ def _emit_short(labels: Ints, columns_E: Ints, counts_E: Ints, entries: int) -> 
 
 @kernel
 def _emit_dense(dense_V: Ints, columns_E: Ints, counts_E: Ints, entries: int) -> int:
-    """Read off and clear the whole dense counter."""
+    """Read off and clear the whole dense counter.
+
+    Every column is written where the next entry goes, and only a count keeps it: there is no
+    branch to mispredict, but one place behind the entries is written too.
+    """
     for column in range(dense_V.size):
-        if dense_V[column] != 0:
-            columns_E[entries] = column
-            counts_E[entries] = dense_V[column]
-            dense_V[column] = 0
-            entries += 1
+        count = dense_V[column]
+        columns_E[entries] = column
+        counts_E[entries] = count
+        entries += int(count != 0)
+    dense_V[:] = 0
     return entries
 
 

@@ -4,7 +4,10 @@ A partial named P is three files: ``P.columns`` and ``P.counts`` hold the entrie
 ``P.npz``, written last, says which rows they belong to. All are written aside and renamed, so a
 task that runs twice, even at the same time, leaves the same partial.
 
-Shapes: E entries, R rows that have any, T tokens that occur.
+Nearly all counts are small: 16 bits of each lie in ``P.counts``, and ``P.npz`` has the places and
+the counts of those that need more.
+
+Shapes: E entries, L large counts, R rows that have any, T tokens that occur.
 """
 
 import json
@@ -12,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 from zipfile import BadZipFile
@@ -21,6 +25,9 @@ import numpy.typing as npt
 
 from signatures.kernels import Int64s, Ints
 from signatures.keys import MODULUS, Keys
+
+_NARROW = np.dtype(np.uint16)
+_BUFFER = 1 << 18  # elements that are widened at a time: in cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +55,13 @@ class Partial:
             self.entries_R: npt.NDArray[np.uint32] = file["entries"]
             self.tokens_T: npt.NDArray[np.uint32] = file["tokens"]
             self.token_counts_T: Int64s = file["token_counts"]
+            self._large_places_L: Int64s = file["large_places"]
+            self._large_counts_L: npt.NDArray[np.uint64] = file["large_counts"]
             facts = json.loads(str(file["facts"]))
         self.record = PartialRecord(**facts["record"])
         self.total = self.record.total
         self.column_dtype = np.dtype(facts["column_dtype"])
-        self.count_dtype = np.dtype(facts["count_dtype"])
+        self.count_dtype = np.dtype(facts["count_dtype"])  # holds every count
         self._ends_R = np.cumsum(self.entries_R, dtype=np.int64)
 
     def span(self, first_row: int, last_row: int) -> tuple[slice, int, int]:
@@ -62,12 +71,14 @@ class Partial:
         return slice(int(low), int(high)), start, int(self._ends_R[high - 1]) if high else 0
 
     def columns(self, start: int, out_E: Ints) -> None:
-        """Read columns of entries from ``start`` on into ``out_E``."""
-        _read_into(_columns(self._path), start, out_E)
+        """Read columns of entries from ``start`` on into ``out_E``, which may be wider."""
+        _read_into(_columns(self._path), self.column_dtype, start, out_E)
 
     def counts(self, start: int, out_E: Ints) -> None:
-        """Read counts of entries from ``start`` on into ``out_E``."""
-        _read_into(_counts(self._path), start, out_E)
+        """Read counts of entries from ``start`` on into ``out_E``, which must be wide enough."""
+        _read_into(_counts(self._path), _NARROW, start, out_E)
+        low, high = np.searchsorted(self._large_places_L, [start, start + out_E.size])
+        out_E[self._large_places_L[low:high] - start] = self._large_counts_L[low:high]
 
 
 def finished(path: Path) -> PartialRecord | None:
@@ -78,7 +89,7 @@ def finished(path: Path) -> PartialRecord | None:
         return None
     for file, dtype in (
         (_columns(path), partial.column_dtype),
-        (_counts(path), partial.count_dtype),
+        (_counts(path), _NARROW),
     ):
         with suppress(FileNotFoundError):
             if file.stat().st_size == partial.record.entries * dtype.itemsize:
@@ -105,7 +116,9 @@ class PartialWriter:
         self._column_dtype = np.dtype(column_dtype)
         self._count_dtype = np.dtype(count_dtype)
         self._entries_R = np.zeros(rows[1] - rows[0], np.int64)
-        self._total = self._largest = self._fingerprint = 0
+        self._total = self._largest = self._fingerprint = self._entries = 0
+        self._large_places: list[Int64s] = []
+        self._large_counts: list[npt.NDArray[np.uint64]] = []
         self._files: list[IO[bytes]] = []
 
     def open(self) -> None:
@@ -120,12 +133,15 @@ class PartialWriter:
         indptr_R1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries_R)])
         self._fingerprint += self._keys.fingerprint(first_row, indptr_R1, columns_E, counts_E)
         self._total += int(counts_E.sum(dtype=np.uint64))
-        self._largest = max(self._largest, int(counts_E.max(initial=0)))
-        for file, values, dtype in (
-            (self._files[0], columns_E, self._column_dtype),
-            (self._files[1], counts_E, self._count_dtype),
-        ):
-            write_all(file, values.astype(dtype, copy=False))
+        largest = int(counts_E.max(initial=0))
+        self._largest = max(self._largest, largest)
+        if largest > np.iinfo(_NARROW).max:
+            large = np.flatnonzero(counts_E > np.iinfo(_NARROW).max)
+            self._large_places.append(large + self._entries)
+            self._large_counts.append(counts_E[large].astype(np.uint64))
+        self._entries += counts_E.size
+        write_all(self._files[0], columns_E.astype(self._column_dtype, copy=False))
+        write_all(self._files[1], counts_E.astype(_NARROW))
 
     def finish(self, token_counts_V: Int64s | None = None) -> PartialRecord:
         """Close, rename, and write the index last."""
@@ -153,6 +169,8 @@ class PartialWriter:
                 entries=self._entries_R[rows].astype(np.uint32),
                 tokens=tokens.astype(np.uint32),
                 token_counts=token_counts_V[tokens],
+                large_places=np.concatenate([*self._large_places, np.empty(0, np.int64)]),
+                large_counts=np.concatenate([*self._large_counts, np.empty(0, np.uint64)]),
                 facts=np.array(json.dumps(facts)),
             )
         for path in (_columns(self._path), _counts(self._path), _index(self._path)):
@@ -204,19 +222,31 @@ def _index(path: Path) -> Path:
     return path.with_name(path.name + ".npz")
 
 
-def _read_into(path: Path, start: int, out_E: Ints) -> None:
-    view = out_E.data.cast("B")
+def _read_into(path: Path, dtype: np.dtype[Any], start: int, out_E: Ints) -> None:
+    """Read elements of ``dtype`` from ``start`` on, through a buffer if ``out_E`` is wider."""
+    narrow = None if dtype == out_E.dtype else np.empty(min(_BUFFER, out_E.size), dtype)
     with path.open("rb", buffering=0) as file:
-        file.seek(start * out_E.itemsize)
-        done = 0
-        while done < len(view):
-            got = file.readinto(view[done:])
-            if not got:
-                raise RuntimeError(
-                    f"{path}: cut short at {file.tell()} bytes; scratch files were altered while "
-                    "they were in use: start again with --overwrite"
-                )
-            done += got
+        file.seek(start * dtype.itemsize)
+        if narrow is None:
+            _read_all(file, path, out_E)
+            return
+        for at in range(0, out_E.size, _BUFFER):
+            piece = narrow[: out_E.size - at]
+            _read_all(file, path, piece)
+            out_E[at : at + piece.size] = piece
+
+
+def _read_all(file: FileIO, path: Path, out_E: Ints) -> None:
+    view = out_E.data.cast("B")
+    done = 0
+    while done < len(view):
+        got = file.readinto(view[done:])
+        if not got:
+            raise RuntimeError(
+                f"{path}: cut short at {file.tell()} bytes; scratch files were altered while "
+                "they were in use: start again with --overwrite"
+            )
+        done += got
 
 
 def write_all(file: IO[bytes], values: npt.NDArray[Any]) -> None:

@@ -139,11 +139,12 @@ class Question:
     def _totals(self, pairs: int, entries: int) -> Totals:
         start, stop = self.units
         stream, ends_D = self.stream, self.corpus.doc_ends_D
+        index, parts = self.part or (0, 1)
         if self.order is not None:
-            index, parts = self.part or (0, 1)
             first, last = (ends_D.size * i // parts for i in (index, index + 1))
         else:
-            first = int(np.searchsorted(ends_D, start, side="right")) if start else 0
+            # Empty documents before the first token belong to the first part alone.
+            first = int(np.searchsorted(ends_D, start, side="right")) if index else 0
             last = int(np.searchsorted(ends_D, stop, side="right"))
         starts = np.concatenate([np.zeros(1, np.int64), ends_D])[first:last]
         return Totals(

@@ -134,10 +134,5 @@ def _load(
         place = slice(places_K[k], places_K[k] + stop - start)
         entries_KR[k, partial.rows_R[chosen] - first] = partial.entries_R[chosen]
         partial.columns(start, columns_E[place])
-        if partial.count_dtype == count_dtype:
-            partial.counts(start, counts_E[place])
-        else:
-            narrow = np.empty(stop - start, partial.count_dtype)
-            partial.counts(start, narrow)
-            counts_E[place] = narrow
+        partial.counts(start, counts_E[place])
     return columns_E, counts_E, entries_KR, places_K

@@ -5,6 +5,7 @@ Each stage is a handful of tasks on a runner, however many partitions there are.
 Shapes: V vocabulary.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -243,14 +244,18 @@ def _merge(
 
 
 def _shard_tasks(store: Path, name: str, merged: Merged) -> list[ShardTask]:
-    places = accumulate((record.entries for record in merged.records), initial=0)
-    ranges = tuple(zip(merged.ranges, places, strict=False))
+    places = [0, *accumulate(record.entries for record in merged.records)]
+    ranges = list(zip(merged.ranges, places, strict=False))
     layout = merged.layout(Keys(0))
     dtypes = {"data": layout.data_dtype.name} | dict.fromkeys(
         ("indptr", "indices"), layout.index_dtype.name
     )
-    return [
-        ShardTask(store, name, array, index, bounds, ranges, merged.indptr, dtypes[array])
-        for array in ("indptr", "indices", "data")
-        for index, bounds in enumerate(shard_ranges(store, name, array))
-    ]
+    tasks = []
+    for array in ("indptr", "indices", "data"):
+        for index, (start, stop) in enumerate(shard_ranges(store, name, array)):
+            # Of entries a shard has what some ranges hold, of row pointers what a file does.
+            low, high = bisect_right(places, start) - 1, bisect_left(places, stop)
+            held = () if array == "indptr" else tuple(ranges[max(low, 0) : high])
+            bounds, dtype = (start, stop), dtypes[array]
+            tasks.append(ShardTask(store, name, array, index, bounds, held, merged.indptr, dtype))
+    return tasks

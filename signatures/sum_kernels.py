@@ -24,6 +24,7 @@ from signatures.kernels import (
 )
 
 _ONE = np.uint64(1)
+_DENSE_SHARE = 8  # a row of more than C / 8 collected items is read off without a bitmap
 
 
 @kernel
@@ -151,6 +152,10 @@ def emit_rows(
         before = entries
         if fills_B[b] < 0:
             entries = _emit_dense(dense_DC[-1 - fills_B[b]], columns_E, counts_E, entries)
+        elif (fills_B[b] - begins_B[b]) * _DENSE_SHARE >= num_columns:
+            for i in range(begins_B[b], fills_B[b]):
+                work_C[light_L[i]] += work_C.dtype.type(1)
+            entries = _emit_dense(work_C, columns_E, counts_E, entries)
         else:
             for i in range(begins_B[b], fills_B[b]):
                 column = np.int64(light_L[i])

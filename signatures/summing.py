@@ -1,7 +1,7 @@
 """The second task of a first-order count: add up the contexts of some rows over all partitions.
 
-Rows with little are collected and sorted, rows with much have a counter each; which it is, and so
-how many rows are added up at once, is what keeps memory bounded.
+Rows with little are collected and sorted, rows with much have a counter each. So many are added up
+at once as a buffer of fixed size holds; it is used again for the next.
 
 Shapes: B rows of the range that have any hit, A anchors, C context tokens, D dense counters,
 E entries.
@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from signatures.job import ContextJob
 from signatures.kernels import Int64s, Ints, bitmap_words
 from signatures.occurrences import OccurrencePartial
 from signatures.partials import PartialRecord, PartialWriter, finished, writing
+from signatures.reduction import row_ranges
 from signatures.segments import Half
 from signatures.sum_kernels import add_prefixes, add_windows, emit_kept, emit_rows
 
 _OUT_ENTRIES = 1 << 20
+_BLOCK_BYTES = 1 << 24  # counters of rows that are added up together: they stay in cache
 ROW_BYTES = 96
-"""Of a row with hits, beside its counts."""
+"""Memory of a row with hits, beside its counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,11 @@ def sum_rows(job: ContextJob, first_row: int, last_row: int, out: Path) -> Summe
         for half in job.count.division
     }
     every = [part for half in job.count.division for part in parts[half]]
-    slots = _Slots.of(every, first_row, last_row, contexts)
-    whole = slots.add(every, windowed=job.count.scope.window is not None)
-    even = (
-        slots.add(parts["even"], windowed=job.count.scope.window is not None)
-        if job.count.halves
-        else None
-    )
-    summed = _emit(job, contexts, slots, whole, even, (first_row, last_row), out)
+    rows = _Rows.of(every, first_row, last_row, contexts)
+    windowed = job.count.scope.window is not None
+    whole = _Tally(every, rows, windowed=windowed)
+    even = _Tally(parts["even"], rows, windowed=windowed) if job.count.halves else None
+    summed = _write(job, rows, whole, even, out)
     _save(out, summed)
     return replace(summed, seconds=time.perf_counter() - started)
 
@@ -80,113 +80,179 @@ def is_light(sizes_R: Int64s, num_columns: int) -> npt.NDArray[np.bool_]:
     return light
 
 
-def row_bytes(sizes_R: Int64s, contexts: Contexts, *, halves: bool) -> Int64s:
-    """Memory that rows with these sums of context sizes take while they are added up."""
-    columns = contexts.keys.num_columns
-    collected_R = contexts.item_dtype.itemsize * sizes_R
-    counters_R = np.where(is_light(sizes_R, columns), collected_R, 4 * columns)
-    bytes_R: Int64s = np.where(sizes_R > 0, ROW_BYTES + counters_R * (1 + halves), 0)
-    return bytes_R
-
-
 @dataclass(frozen=True, slots=True)
-class _Counters:
-    """Sums of the rows: a counter, or a stretch of collected items."""
-
-    dense_DC: Ints
-    light_L: Ints
-    begins_B: Int64s
-    fills_B: Int64s
-
-
-@dataclass(frozen=True, slots=True)
-class _Slots:
+class _Rows:
     """The rows of a range that have any hit, and how each is added up."""
 
     rows_B: Int64s
     first_row: int
     last_row: int
+    slots_R: Int64s
+    """Place in ``rows_B`` of each row of the range that is there."""
     light_B: npt.NDArray[np.bool_]
     contexts: Contexts
     count_dtype: type[np.unsignedinteger[Any]]
+    blocks: list[tuple[int, int]]
+    """Rows that are added up together: first, and exclusive last, of ``rows_B``."""
 
     @classmethod
     def of(
         cls, parts: Sequence[OccurrencePartial], first_row: int, last_row: int, contexts: Contexts
-    ) -> "_Slots":
+    ) -> "_Rows":
         """Look at the rows of all partitions."""
+        sizes_R = _sizes(parts, first_row, last_row)
+        rows = np.flatnonzero(sizes_R)
+        slots_R = np.empty(sizes_R.size, np.int64)
+        slots_R[rows] = np.arange(rows.size)
         spans = [part.span(first_row, last_row) for part in parts]
-        rows = [part.rows_R[span] for part, (span, _, _) in zip(parts, spans, strict=True)]
-        rows_B = np.unique(np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64))
-        sizes_B = np.zeros(rows_B.size, np.int64)
-        for part, (span, _, _), rows_R in zip(parts, spans, rows, strict=True):
-            sizes_B[np.searchsorted(rows_B, rows_R)] += part.sizes_R[span]
         hits = sum(stop - start for _, start, stop in spans)
-        wide = hits >= 2**32
-        light_B = is_light(sizes_B, contexts.keys.num_columns)
-        count_dtype = np.uint64 if wide else np.uint32
-        return cls(rows_B, first_row, last_row, light_B, contexts, count_dtype)
+        count_dtype = np.uint64 if hits >= 2**32 else np.uint32
+        columns, sizes_B = contexts.keys.num_columns, sizes_R[rows]
+        light_B = is_light(sizes_B, columns)
+        counter = columns * np.dtype(count_dtype).itemsize
+        bytes_B = np.where(light_B, sizes_B * contexts.item_dtype.itemsize, counter)
+        return cls(
+            rows + first_row, first_row, last_row, slots_R, light_B, contexts, count_dtype,
+            row_ranges(bytes_B, _BLOCK_BYTES),
+        )  # fmt: skip
 
-    def add(self, parts: Sequence[OccurrencePartial], *, windowed: bool) -> _Counters:
-        """Add up the contexts of ``parts``."""
-        sizes_B = np.zeros(self.rows_B.size, np.int64)
-        for part in parts:
-            span, _, _ = part.span(self.first_row, self.last_row)
-            sizes_B[self._slots(part, span)] += part.sizes_R[span]
-        sizes_B[~self.light_B] = 0
-        begins_B = np.cumsum(sizes_B) - sizes_B
-        dense = np.flatnonzero(~self.light_B)
-        fills_B = begins_B.copy()
-        fills_B[dense] = -1 - np.arange(dense.size)
-        counters = _Counters(
-            np.zeros((dense.size, self.contexts.keys.num_columns), self.count_dtype),
-            np.empty(int(sizes_B.sum()), self.contexts.item_dtype),
-            begins_B,
-            fills_B,
-        )
-        for part in parts:
-            self._add_part(part, counters, windowed=windowed)
-        return counters
-
-    def _add_part(self, part: OccurrencePartial, counters: _Counters, *, windowed: bool) -> None:
-        span, start, stop = part.span(self.first_row, self.last_row)
-        if start == stop:
-            return
-        hits = slice(start, stop)
-        places = (part.ends_R[span], start, self._slots(part, span))
-        out = (counters.dense_DC, counters.light_L, counters.fills_B)
-        if windowed:
-            firsts_H, lasts_H = part.firsts_H[hits], part.lasts_H[hits]
-            add_windows(part.items_I, part.links_I, firsts_H, lasts_H, *places, *out)
-        else:
-            add_prefixes(part.items_I, part.links_I, part.lasts_H[hits], *places, *out)
-
-    def _slots(self, part: OccurrencePartial, span: slice) -> Int64s:
-        return np.searchsorted(self.rows_B, part.rows_R[span]).astype(np.int64)
+    def cut(self, part: OccurrencePartial, low: int, high: int) -> tuple[Int64s, slice, Int64s]:
+        """Rows ``low`` to ``high`` in a partition: their slots from ``low`` on, hits, and ends."""
+        span, start, stop = part.span(int(self.rows_B[low]), int(self.rows_B[high - 1]) + 1)
+        slots = self.slots_R[part.rows_R[span] - self.first_row] - low
+        return slots, slice(start, stop), part.ends_R[span]
 
 
-def _emit(
-    job: ContextJob,
-    contexts: Contexts,
-    slots: _Slots,
-    whole: _Counters,
-    even: _Counters | None,
-    rows: tuple[int, int],
-    out: Path,
-) -> Summed:
-    """Write the rows of the range out, those of the even half beside them."""
-    emission = _Emission(job, contexts, slots, whole, even)
-    dtypes = contexts.item_dtype, slots.count_dtype
-    even_found: PartialRecord | None
-    with writing(out, rows, contexts.keys, *dtypes) as writer:
-        if even is None:
-            emission.run(writer, None)
-            found, even_found = writer.finish(), None
-        else:
-            aside = counts_path(out, "even")
-            with writing(aside, rows, contexts.keys, *dtypes) as even_writer:
-                emission.run(writer, even_writer)
-                found, even_found = writer.finish(), even_writer.finish()
+class _Tally:
+    """Sums of one block of rows at a time over some partitions.
+
+    A row has a counter, or a stretch of collected items; the same memory serves every block.
+    """
+
+    def __init__(self, parts: Sequence[OccurrencePartial], rows: _Rows, *, windowed: bool) -> None:
+        self._parts, self._rows, self._windowed = parts, rows, windowed
+        sizes_R = _sizes(parts, rows.first_row, rows.last_row)
+        self._sizes_B = np.where(rows.light_B, sizes_R[rows.rows_B - rows.first_row], 0)
+        dense = max((int((~rows.light_B[a:b]).sum()) for a, b in rows.blocks), default=0)
+        light = max((int(self._sizes_B[a:b].sum()) for a, b in rows.blocks), default=0)
+        contexts = rows.contexts
+        self.dense_DC: Ints = np.zeros((dense, contexts.keys.num_columns), rows.count_dtype)
+        self.light_L: Ints = np.empty(light, contexts.item_dtype)
+        self.begins_B = self.fills_B = np.empty(0, np.int64)
+
+    def add(self, low: int, high: int) -> None:
+        """Add up rows ``low`` to ``high``; whoever reads the counters off leaves them zero."""
+        sizes_B = self._sizes_B[low:high]
+        self.begins_B = np.cumsum(sizes_B) - sizes_B
+        dense = np.flatnonzero(~self._rows.light_B[low:high])
+        self.fills_B = self.begins_B.copy()
+        self.fills_B[dense] = -1 - np.arange(dense.size)
+        for part in self._parts:
+            slots_R, hits, ends_R = self._rows.cut(part, low, high)
+            if hits.start == hits.stop:
+                continue
+            items_I, links_I, lasts_H = part.items_I, part.links_I, part.lasts_H[hits]
+            out = (ends_R, hits.start, slots_R, self.dense_DC, self.light_L, self.fills_B)
+            if self._windowed:
+                add_windows(items_I, links_I, part.firsts_H[hits], lasts_H, *out)
+            else:
+                add_prefixes(items_I, links_I, lasts_H, *out)
+
+
+def _sizes(parts: Sequence[OccurrencePartial], first_row: int, last_row: int) -> Int64s:
+    """Sum of the sizes of the contexts of each row, at most."""
+    sizes_R = np.zeros(last_row - first_row, np.int64)
+    for part in parts:
+        span, _, _ = part.span(first_row, last_row)
+        sizes_R[part.rows_R[span] - first_row] += part.sizes_R[span]
+    return sizes_R
+
+
+class _Emission:
+    """Reads the counters of one block of rows after the other off, a buffer at a time."""
+
+    def __init__(self, job: ContextJob, rows: _Rows, whole: _Tally, even: _Tally | None) -> None:
+        self._min_count, self._rows, self._whole, self._even = job.min_count, rows, whole, even
+        contexts = rows.contexts
+        columns = contexts.keys.num_columns
+        size = max(columns, min(_OUT_ENTRIES, columns * max(1, rows.rows_B.size)))
+        self._columns_E = np.empty(size, contexts.item_dtype)
+        self._counts_E = np.empty(size, rows.count_dtype)
+        self._work_C = np.zeros(columns, rows.count_dtype)
+        self._bitmap_W = np.zeros(bitmap_words(columns), np.uint64)
+        self.left_out_B = np.zeros(rows.rows_B.size, np.int64)
+        self.even_left_out_B = np.zeros(rows.rows_B.size, np.int64)
+        self.sums = np.zeros(1, np.uint64)
+
+    def run(
+        self, low: int, high: int, writer: PartialWriter, even_writer: PartialWriter | None
+    ) -> None:
+        """Write rows ``low`` to ``high``, which have been added up."""
+        whole, keys = self._whole, self._rows.contexts.keys
+        row_keys_B = keys.row_keys(self._rows.rows_B[low:high])
+        entries_B = np.zeros(high - low, np.int64)
+        slot = 0
+        while slot < high - low:
+            first = slot
+            slot, entries = emit_rows(
+                whole.dense_DC, whole.light_L, whole.begins_B, whole.fills_B, first,
+                self._work_C, self._bitmap_W, self._min_count, row_keys_B, keys.hashes_C,
+                self._columns_E, self._counts_E, entries_B, self.left_out_B[low:high], self.sums,
+            )  # fmt: skip
+            rows_B = self._rows.rows_B[low + first : low + slot]
+            columns_E, counts_E = self._columns_E[:entries], self._counts_E[:entries]
+            _append(writer, rows_B, entries_B[first:slot], columns_E, counts_E)
+            if even_writer is not None:
+                self._append_even(even_writer, low, (first, slot), entries_B, columns_E)
+
+    def by_anchor(self, left_out_B: Int64s) -> dict[int, int]:
+        """Sum over the rows of each anchor, where there is any."""
+        anchors_B = self._rows.rows_B // self._rows.contexts.vocab_size
+        found = np.flatnonzero(left_out_B)
+        sums: dict[int, int] = {}
+        for a in np.unique(anchors_B[found]).tolist():
+            sums[a] = int(left_out_B[found][anchors_B[found] == a].sum())
+        return sums
+
+    def _append_even(
+        self,
+        writer: PartialWriter,
+        low: int,
+        slots: tuple[int, int],
+        kept_entries_B: Int64s,
+        kept_columns_E: Ints,
+    ) -> None:
+        even = self._even
+        assert even is not None
+        first, last = slots
+        columns_E, counts_E = np.empty_like(kept_columns_E), np.empty_like(self._counts_E)
+        entries_B = np.zeros(kept_entries_B.size, np.int64)
+        entries = emit_kept(
+            even.dense_DC, even.light_L, even.begins_B, even.fills_B, first, last, self._work_C,
+            kept_columns_E, kept_entries_B, columns_E, counts_E, entries_B,
+            self.even_left_out_B[low : low + kept_entries_B.size],
+        )  # fmt: skip
+        rows_B = self._rows.rows_B[low + first : low + last]
+        _append(writer, rows_B, entries_B[first:last], columns_E[:entries], counts_E[:entries])
+
+
+def _write(job: ContextJob, rows: _Rows, whole: _Tally, even: _Tally | None, out: Path) -> Summed:
+    """Add up and write block by block, what the even half has beside the whole."""
+    emission = _Emission(job, rows, whole, even)
+    contexts = rows.contexts
+    kind = (rows.first_row, rows.last_row), contexts.keys, contexts.item_dtype, rows.count_dtype
+    with ExitStack() as stack:
+        writer = stack.enter_context(writing(out, *kind))
+        even_writer = None
+        if even is not None:
+            even_writer = stack.enter_context(writing(counts_path(out, "even"), *kind))
+        for low, high in rows.blocks:
+            whole.add(low, high)
+            if even is not None:
+                even.add(low, high)
+            emission.run(low, high, writer, even_writer)
+        found = writer.finish()
+        even_found = even_writer.finish() if even_writer is not None else None
     return Summed(
         found,
         even_found,
@@ -198,82 +264,12 @@ def _emit(
     )
 
 
-class _Emission:
-    """Reads the counters off, a buffer at a time."""
-
-    def __init__(
-        self,
-        job: ContextJob,
-        contexts: Contexts,
-        slots: _Slots,
-        whole: _Counters,
-        even: _Counters | None,
-    ) -> None:
-        self._min_count, self._contexts, self._slots = job.min_count, contexts, slots
-        self._whole, self._even = whole, even
-        columns = contexts.keys.num_columns
-        size = max(columns, min(_OUT_ENTRIES, columns * max(1, slots.rows_B.size)))
-        self._columns_E = np.empty(size, contexts.item_dtype)
-        self._counts_E = np.empty(size, slots.count_dtype)
-        self._work_C = np.zeros(columns, slots.count_dtype)
-        self._bitmap_W = np.zeros(bitmap_words(columns), np.uint64)
-        self._keys_B = contexts.keys.row_keys(slots.rows_B)
-        self._entries_B = np.zeros(slots.rows_B.size, np.int64)
-        self.left_out_B = np.zeros(slots.rows_B.size, np.int64)
-        self.even_left_out_B = np.zeros(slots.rows_B.size, np.int64)
-        self.sums = np.zeros(1, np.uint64)
-
-    def run(self, writer: PartialWriter, even_writer: PartialWriter | None) -> None:
-        """Write every row."""
-        slot = 0
-        while slot < self._slots.rows_B.size:
-            first = slot
-            slot, entries = emit_rows(
-                self._whole.dense_DC, self._whole.light_L, self._whole.begins_B,
-                self._whole.fills_B, first, self._work_C, self._bitmap_W, self._min_count,
-                self._keys_B, self._contexts.keys.hashes_C, self._columns_E, self._counts_E,
-                self._entries_B, self.left_out_B, self.sums,
-            )  # fmt: skip
-            columns_E, counts_E = self._columns_E[:entries], self._counts_E[:entries]
-            self._append(writer, first, slot, self._entries_B, columns_E, counts_E)
-            if even_writer is not None:
-                self._append_even(even_writer, first, slot, columns_E)
-
-    def by_anchor(self, left_out_B: Int64s) -> dict[int, int]:
-        """Sum over the rows of each anchor, where there is any."""
-        anchors_B = self._slots.rows_B // self._contexts.vocab_size
-        found = np.flatnonzero(left_out_B)
-        sums: dict[int, int] = {}
-        for a in np.unique(anchors_B[found]).tolist():
-            sums[a] = int(left_out_B[found][anchors_B[found] == a].sum())
-        return sums
-
-    def _append(
-        self,
-        writer: PartialWriter,
-        first: int,
-        last: int,
-        entries_B: Int64s,
-        columns_E: Ints,
-        counts_E: Ints,
-    ) -> None:
-        rows = self._slots.rows_B[first:last]
-        entries_R = np.zeros(int(rows[-1] - rows[0]) + 1, np.int64)
-        entries_R[rows - rows[0]] = entries_B[first:last]
-        writer.append(int(rows[0]), entries_R, columns_E, counts_E)
-
-    def _append_even(
-        self, writer: PartialWriter, first: int, last: int, kept_columns_E: Ints
-    ) -> None:
-        assert self._even is not None
-        columns_E, counts_E = np.empty_like(kept_columns_E), np.empty_like(self._counts_E)
-        entries_B = np.zeros(self._slots.rows_B.size, np.int64)
-        entries = emit_kept(
-            self._even.dense_DC, self._even.light_L, self._even.begins_B, self._even.fills_B,
-            first, last, self._work_C, kept_columns_E, self._entries_B,
-            columns_E, counts_E, entries_B, self.even_left_out_B,
-        )  # fmt: skip
-        self._append(writer, first, last, entries_B, columns_E[:entries], counts_E[:entries])
+def _append(
+    writer: PartialWriter, rows_B: Int64s, entries_B: Int64s, columns_E: Ints, counts_E: Ints
+) -> None:
+    entries_R = np.zeros(int(rows_B[-1] - rows_B[0]) + 1, np.int64)
+    entries_R[rows_B - rows_B[0]] = entries_B
+    writer.append(int(rows_B[0]), entries_R, columns_E, counts_E)
 
 
 def _facts(out: Path) -> Path:

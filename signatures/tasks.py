@@ -141,19 +141,9 @@ def _fill(task: ShardTask, source: Partial, place: int, values: Ints) -> None:
     low, high = max(start - place, 0), min(stop - place, source.record.entries)
     if low >= high:
         return
-    is_data = task.array == "data"
-    read, dtype = (
-        (source.counts, source.count_dtype) if is_data else (source.columns, source.column_dtype)
-    )
-    goes_to = values[low + place - start : high + place - start]
-    if dtype == values.dtype:
-        read(low, goes_to)
-        return
-    for at in range(0, high - low, _BUFFER_ENTRIES):
-        # Every count fits: the width in the store is that of the largest.
-        narrow = np.empty(min(_BUFFER_ENTRIES, high - low - at), dtype)
-        read(low + at, narrow)
-        goes_to[at : at + narrow.size] = narrow
+    read = source.counts if task.array == "data" else source.columns
+    # Every count fits: the width in the store is that of the largest.
+    read(low, values[low + place - start : high + place - start])
 
 
 def _count_half(job: CountJob, partition: int, half: Half) -> PartialRecord:
@@ -207,7 +197,7 @@ def _refuse_ids(job: CountJob, corpus: Corpus, block: Block) -> None:
 def _reduced(labels_P: Ints, ends_V: Int64s) -> Iterator[tuple[int, Int64s, Ints, Ints]]:
     """Rows of distinct columns and counts, a buffer at a time."""
     vocab_size = ends_V.size
-    capacity = max(vocab_size, min(_BUFFER_ENTRIES, labels_P.size))
+    capacity = 1 + max(vocab_size, min(_BUFFER_ENTRIES, labels_P.size))
     columns_E = np.empty(capacity, labels_P.dtype)
     counts_E = np.empty(capacity, np.uint32)
     dense_V = np.zeros(vocab_size, np.uint32)

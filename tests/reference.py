@@ -35,7 +35,7 @@ def reduce_rows(
     for row in range(first_row, row_ends_V.size):
         start = int(row_ends_V[row - 1]) if row else 0
         labels = labels_P[start : int(row_ends_V[row])].tolist()
-        if entries + min(len(labels), row_ends_V.size) > columns_E.size:
+        if entries + min(len(labels), row_ends_V.size) >= columns_E.size:
             return row, entries
         found = sorted(Counter(labels).items())
         for column, count in found:

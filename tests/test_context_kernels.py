@@ -251,6 +251,23 @@ def test_adding_up_and_reading_off(docs, contexts, window, rows, light, min_coun
 
 @few
 @given(
+    rows=st.lists(st.lists(st.integers(0, 299), max_size=80), min_size=1, max_size=5),
+    spare=st.integers(0, 100),
+)
+def test_reading_off_few_and_many_of_many_columns(rows, spare):
+    sizes_B = np.array([len(row) for row in rows], np.int64)
+    begins_B = np.cumsum(sizes_B) - sizes_B
+    light_L = np.array([item for row in rows for item in row], np.uint16)
+    found = []
+    for module in BOTH:
+        slots = np.zeros((0, 300), np.uint32), light_L, begins_B, begins_B + sizes_B
+        pieces, entries_B, *_ = emitted(module, slots, 300, 1, np.uint32, 300 + spare)
+        found.append((pieces, entries_B.tolist()))
+    assert found[0] == found[1]
+
+
+@few
+@given(
     docs=docs_of_few | docs_of_many,
     contexts=token_sets,
     window=st.none() | st.integers(1, 20),

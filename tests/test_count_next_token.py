@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from counting import document_pairs, sample_pairs, stored_pairs, stream_pairs, text_like, tree
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import documents, flatten, write_corpus
 
@@ -131,6 +131,8 @@ def test_packed_in_the_order_of_a_run(folder, data, seq_length, size):
 
 
 @few
+@example(docs=[[], []], parts=3, one_based=False)
+@example(docs=[[], [1]], parts=4, one_based=True)
 @given(docs=documents(vocab_size=60), parts=st.integers(1, 4), one_based=st.booleans())
 def test_parts_merge_into_the_store_of_one_run(folder, docs, parts, one_based):
     corpus = write_corpus(folder, docs)

@@ -113,7 +113,7 @@ def test_sort_labels(docs, dtype):
 @pytest.mark.kernel
 @given(
     docs=documents(vocab_size=V) | documents(vocab_size=3, max_length=200, max_documents=3),
-    capacity=st.integers(V, 3 * V),
+    capacity=st.integers(V + 1, 3 * V),
 )
 def test_reduce_rows_whatever_the_capacity(docs, capacity):
     arguments = sorted_labels(docs, np.uint16)
