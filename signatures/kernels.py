@@ -242,26 +242,45 @@ def csr_fingerprint(
 
 
 @kernel
-def check_rows(
-    indptr_R1: Ints, indices_E: Ints, data_E: Ints, num_columns: int
-) -> tuple[int, int, int]:
-    """Count what a sound matrix has none of, in rows that stand from 0 of the entries on.
+def scan_rows(
+    indptr_R1: Ints, indices_E: Ints, data_E: Ints, first_row: int, hashes_C: Uint64s
+) -> tuple[int, int, int, np.uint64, np.uint64]:
+    """Count what a sound matrix has none of, and add up the rest, in one pass over the entries.
+
+    Arguments are those of `csr_fingerprint`.
 
     Returns
     -------
-    tuple of int
-        Counts of zero, columns outside 0 to C - 1, and columns not above the one before.
+    tuple
+        Counts of zero, columns outside 0 to C - 1, columns not above the one before; the sum of
+        the counts and their fingerprint, both less those of foreign columns.
     """
     zeros, foreign, falls = 0, 0, 0
+    total, fingerprint = np.uint64(0), np.uint64(0)
+    origin = np.int64(indptr_R1[0])
     for row in range(indptr_R1.size - 1):
-        before = np.int64(-1)
-        for e in range(np.int64(indptr_R1[row]), np.int64(indptr_R1[row + 1])):
-            column = np.int64(indices_E[e])
-            zeros += int(data_E[e] == 0)
-            foreign += int(column < 0 or column >= num_columns)
+        before, row_sum = np.int64(-1), np.uint64(0)
+        for e in range(np.int64(indptr_R1[row]) - origin, np.int64(indptr_R1[row + 1]) - origin):
+            column, count = np.int64(indices_E[e]), np.uint64(data_E[e])
+            zeros += int(count == 0)
             falls += int(column <= before)
             before = column
-    return zeros, foreign, falls
+            if column < 0 or column >= hashes_C.size:
+                foreign += 1
+                continue
+            row_sum += count * hashes_C[column]
+            total += count
+        fingerprint += row_sum * _hash(_ONE, np.uint64(first_row + row))
+    return zeros, foreign, falls, total, fingerprint
+
+
+@kernel
+def grows(indptr_R1: Ints) -> bool:
+    """Whether no row pointer is below the one before."""
+    falls = 0
+    for row in range(indptr_R1.size - 1):
+        falls += int(indptr_R1[row + 1] < indptr_R1[row])
+    return falls == 0
 
 
 @kernel

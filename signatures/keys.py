@@ -3,15 +3,29 @@
 Shapes: V vocabulary size, R rows, E entries, A anchors, C columns (context tokens, or all V).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from signatures.context_kernels import token_hashes
-from signatures.kernels import Int64s, Ints, Uint64s, csr_fingerprint
+from signatures.kernels import Int64s, Ints, Uint64s, csr_fingerprint, scan_rows
 
 MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What some rows hold: entries that a sound matrix has none of, and sums modulo 2^64."""
+
+    zeros: int
+    foreign: int
+    falls: int
+    """Columns not above the one before."""
+    total: int
+    fingerprint: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +62,32 @@ class Keys:
 
     def fingerprint(self, first_row: int, indptr_R1: Ints, indices_E: Ints, data_E: Ints) -> int:
         """Sum over entries of count x h(1, row key) x h(2, column key), modulo 2^64."""
+        pieces = self._by_anchor(first_row, indptr_R1, indices_E, data_E)
+        return sum(int(csr_fingerprint(*piece, self.hashes_C)) for piece in pieces) % MODULUS
+
+    def scan(self, first_row: int, indptr_R1: Ints, indices_E: Ints, data_E: Ints) -> Scanned:
+        """Check rows and add them up in one pass."""
+        sums = [0] * 5
+        for piece in self._by_anchor(first_row, indptr_R1, indices_E, data_E):
+            found: tuple[Any, ...] = scan_rows(*piece, self.hashes_C)
+            sums = [before + int(one) for before, one in zip(sums, found, strict=True)]
+        return Scanned(*sums[:3], *(one % MODULUS for one in sums[3:]))
+
+    def _by_anchor(
+        self, first_row: int, indptr_R1: Ints, indices_E: Ints, data_E: Ints
+    ) -> Iterator[tuple[Ints, Ints, Ints, int]]:
+        """Cut rows into pieces whose keys follow each other; yield each with its first key."""
         if self.anchors_A is None:
-            return int(csr_fingerprint(indptr_R1, indices_E, data_E, first_row, self.hashes_C))
-        total, size, origin = 0, self.vocab_size, int(indptr_R1[0])
+            yield indptr_R1, indices_E, data_E, first_row
+            return
+        size, origin = self.vocab_size, int(indptr_R1[0])
         last_row = first_row + indptr_R1.size - 1
         for a in range(first_row // size, -(-last_row // size)):
             first, last = max(first_row, a * size), min(last_row, (a + 1) * size)
             rows_R1 = indptr_R1[first - first_row : last - first_row + 1]
             part = slice(int(rows_R1[0]) - origin, int(rows_R1[-1]) - origin)
             key = int(self.anchors_A[a]) * size + first - a * size
-            total += int(
-                csr_fingerprint(rows_R1, indices_E[part], data_E[part], key, self.hashes_C)
-            )
-        return total % MODULUS
+            yield rows_R1, indices_E[part], data_E[part], key
 
     def row_keys(self, rows_R: Int64s) -> Int64s:
         """Key of each row."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from signatures.kernels import grows
 from signatures.layout import IntArray
 from signatures.spec import SignatureFormatError
 
@@ -94,8 +95,8 @@ class StoredCounts:
     @cached_property
     def _row_borders(self) -> npt.NDArray[np.int64]:
         """Row borders, whole, checked: they may only grow, from 0 to the number of entries."""
-        indptr_R1 = self.indptr[0 : self.shape[0] + 1].astype(np.int64)
-        if indptr_R1[0] != 0 or indptr_R1[-1] != self.entries or (np.diff(indptr_R1) < 0).any():
+        indptr_R1 = self.indptr[0 : self.shape[0] + 1].astype(np.int64, copy=False)
+        if indptr_R1[0] != 0 or indptr_R1[-1] != self.entries or not grows(indptr_R1):
             raise SignatureFormatError(
                 f"{self.where}: indptr runs from {indptr_R1[0]} to {indptr_R1[-1]} and must grow "
                 f"from 0 to {self.entries}, the entries stored; count the corpus again"

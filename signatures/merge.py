@@ -103,7 +103,7 @@ def _merge(
     )
     store = scratch.folder / "store"
     join = {"next-token": _join, "first-order": _join_contexts, "projected": _join_projections}
-    with open_runner(plan.workers) as runner:
+    with open_runner(plan.workers, environment=plan.environment) as runner:
         built = join[spec.kind](runner, stores, spec, store, plan, progress)
     complete_store(
         store,

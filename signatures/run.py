@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def _count_aside(
         if options.resume and scratch.manifest() is None:
             log.notices.append(f"nothing to resume for {out}; started afresh")
         try:
-            with open_runner(_workers(question, options), options.scheduler) as runner:
+            with _opened(question, options) as runner:
                 memory = share_memory(question, options, runner.workers)
                 with log.timed("fingerprint"):
                     fingerprint_stage(runner, scratch.run, question.corpus, log.progress)
@@ -120,9 +120,12 @@ def _count_aside(
     return built.spec
 
 
-def _workers(question: Question, options: CountOptions) -> int:
-    """Workers that the memory allows; those of a scheduler are known once it answers."""
-    return 1 if options.scheduler else share_memory(question, options, None).workers
+def _opened(question: Question, options: CountOptions) -> AbstractContextManager[Runner]:
+    """Begin as many workers as the memory allows; those of a scheduler are there."""
+    if options.scheduler:
+        return open_runner(1, options.scheduler)
+    plan = share_memory(question, options, None)
+    return open_runner(plan.workers, environment=plan.environment)
 
 
 def _report(

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corpus.progress import Advance
-from signatures.kernels import check_rows
-from signatures.keys import MODULUS, Keys
+from signatures.keys import MODULUS, Keys, Scanned
 from signatures.matrix import Block, StoredCounts, row_sums
 
 
@@ -29,20 +28,6 @@ class Findings:
     problems: tuple[str, ...]
 
 
-def block_problems(block: Block, columns: int) -> list[str]:
-    """Entries that a sound matrix cannot have: zeros, unsorted or repeated or foreign columns."""
-    rows = f"rows {block.first_row} to {block.first_row + block.indptr_R1.size - 2}"
-    zeros, foreign, falls = check_rows(block.indptr_R1, block.indices_E, block.data_E, columns)
-    problems = []
-    if zeros:
-        problems.append(f"{rows}: a count of 0 is stored")
-    if foreign:
-        problems.append(f"{rows}: a column outside 0 to {columns - 1}")
-    if falls:
-        problems.append(f"{rows}: columns are not ascending, or one comes twice")
-    return problems
-
-
 def scan(
     counts: StoredCounts, keys: Keys, *, sums: bool, workers: int, advance: Advance
 ) -> Findings:
@@ -54,17 +39,13 @@ def scan(
     columns_C = np.zeros(counts.shape[1], np.uint64) if sums else None
     total = fingerprint = 0
     problems: list[str] = []
-    for block, found in _checked_blocks(counts, workers):
-        advance(block.data_E.size)
-        problems += found
-        if found:
-            continue
-        total += int(block.data_E.sum(dtype=np.uint64))
-        fingerprint += keys.fingerprint(
-            block.first_row, block.indptr_R1, block.indices_E, block.data_E
-        )
-        if rows_R is not None and columns_C is not None:
-            _add_sums(block, rows_R, columns_C)
+    for one in _scanned_blocks(counts, keys, workers, keep=sums):
+        advance(one.entries)
+        problems += one.problems
+        total += one.sums.total
+        fingerprint += one.sums.fingerprint
+        if one.block is not None and rows_R is not None and columns_C is not None:
+            _add_sums(one.block, rows_R, columns_C)
     return Findings(
         entries=counts.entries,
         total=total,
@@ -75,21 +56,49 @@ def scan(
     )
 
 
-def _checked_blocks(counts: StoredCounts, workers: int) -> Iterator[tuple[Block, list[str]]]:
-    """Read and check blocks in threads, a few ahead of the caller, and yield them in order."""
+@dataclass(frozen=True, slots=True)
+class _ScannedBlock:
+    entries: int
+    sums: Scanned
+    problems: list[str]
+    block: Block | None
+    """Kept where it is sound and its rows and columns are to be summed too."""
 
-    def read(rows: tuple[int, int]) -> tuple[Block, list[str]]:
+
+def _scanned_blocks(
+    counts: StoredCounts, keys: Keys, workers: int, *, keep: bool
+) -> Iterator[_ScannedBlock]:
+    """Read and scan blocks in threads, a few ahead of the caller, and yield them in order."""
+
+    def read(rows: tuple[int, int]) -> _ScannedBlock:
         block = counts.raw_block(*rows)
-        return block, block_problems(block, counts.shape[1])
+        sums = keys.scan(block.first_row, block.indptr_R1, block.indices_E, block.data_E)
+        problems = _problems(sums, rows, counts.shape[1])
+        kept = block if keep and not problems else None
+        return _ScannedBlock(block.data_E.size, sums, problems, kept)
 
+    keys.hashes_C  # noqa: B018  # made here, once, and not by each thread
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[tuple[Block, list[str]]]] = deque()
+        waiting: deque[Future[_ScannedBlock]] = deque()
         for rows in counts.row_ranges():
             waiting.append(pool.submit(read, rows))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def _problems(sums: Scanned, rows: tuple[int, int], columns: int) -> list[str]:
+    """Say what no sound matrix has: zeros, unsorted or repeated or foreign columns."""
+    where = f"rows {rows[0]} to {rows[1] - 1}"
+    problems = []
+    if sums.zeros:
+        problems.append(f"{where}: a count of 0 is stored")
+    if sums.foreign:
+        problems.append(f"{where}: a column outside 0 to {columns - 1}")
+    if sums.falls:
+        problems.append(f"{where}: columns are not ascending, or one comes twice")
+    return problems
 
 
 def _add_sums(

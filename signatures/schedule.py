@@ -7,7 +7,7 @@ back in the order of completion, with the number of their task.
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
@@ -106,8 +106,12 @@ class OnDask:
 
 
 @contextmanager
-def open_runner(workers: int, scheduler: str | None = None) -> Iterator[Runner]:
+def open_runner(
+    workers: int, scheduler: str | None = None, environment: Mapping[str, Any] | None = None
+) -> Iterator[Runner]:
     """Open what runs tasks: one worker is this process, more are processes of this machine.
+
+    ``environment`` is added to that of processes that are begun here.
 
     Raises
     ------
@@ -117,7 +121,7 @@ def open_runner(workers: int, scheduler: str | None = None) -> Iterator[Runner]:
     if scheduler is None and workers == 1:
         yield InProcess()
     elif scheduler is None:
-        with _local_client(workers) as client:
+        with _local_client(workers, environment or {}) as client:
             yield OnDask(client, workers)
     else:
         with _remote_client(scheduler) as client:
@@ -125,11 +129,13 @@ def open_runner(workers: int, scheduler: str | None = None) -> Iterator[Runner]:
 
 
 @contextmanager
-def _local_client(workers: int) -> Iterator[Any]:
+def _local_client(workers: int, environment: Mapping[str, Any]) -> Iterator[Any]:
     import dask
     from distributed import Client, LocalCluster
 
+    before = "distributed.nanny.pre-spawn-environ"
     settings = {
+        before: {**dask.config.get(before), **environment},
         "distributed.scheduler.allowed-failures": _TRIES,
         "distributed.admin.system-monitor.gil.enabled": False,
         "distributed.worker.profile.enabled": False,

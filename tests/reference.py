@@ -88,14 +88,24 @@ def csr_fingerprint(indptr_R1, indices_E, data_E, first_row, hashes_C):
     return total % _MODULUS
 
 
-def check_rows(indptr_R1, indices_E, data_E, num_columns):
-    zeros = foreign = falls = 0
+def scan_rows(indptr_R1, indices_E, data_E, first_row, hashes_C):
+    origin = int(indptr_R1[0])
+    zeros = foreign = falls = total = fingerprint = 0
     for row in range(indptr_R1.size - 1):
-        columns = indices_E[int(indptr_R1[row]) : int(indptr_R1[row + 1])].tolist()
+        part = slice(int(indptr_R1[row]) - origin, int(indptr_R1[row + 1]) - origin)
+        columns, counts = indices_E[part].tolist(), data_E[part].tolist()
         falls += sum(later <= earlier for earlier, later in pairwise([-1, *columns]))
-        foreign += sum(not 0 <= column < num_columns for column in columns)
-        zeros += data_E[int(indptr_R1[row]) : int(indptr_R1[row + 1])].tolist().count(0)
-    return zeros, foreign, falls
+        foreign += sum(not 0 <= column < hashes_C.size for column in columns)
+        zeros += counts.count(0)
+        for column, count in zip(columns, counts, strict=True):
+            if 0 <= column < hashes_C.size:
+                total += count
+                fingerprint += count * _hash(1, first_row + row) * int(hashes_C[column])
+    return zeros, foreign, falls, total, fingerprint % _MODULUS
+
+
+def grows(indptr_R1):
+    return all(later >= earlier for earlier, later in pairwise(indptr_R1.tolist()))
 
 
 def _hash(k, x):

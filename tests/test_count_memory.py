@@ -81,9 +81,9 @@ out, (slack, limit, workers) = Path(sys.argv[2]), map(int, sys.argv[3:])
 opened, used = run.open_runner, []
 
 
-def recording(workers, scheduler=None):
+def recording(workers, *others, **settings):
     used.append(workers)
-    return opened(workers, scheduler)
+    return opened(workers, *others, **settings)
 
 
 if __name__ == "__main__":  # worker processes import this file

@@ -196,11 +196,21 @@ def test_csr_fingerprint(rows, first_row, origin):
     entries=st.lists(st.tuples(st.integers(-2, V + 2), st.integers(0, 2)), max_size=30),
     ends=st.lists(st.integers(0, 30), max_size=4),
 )
-def test_check_rows(entries, ends):
-    indptr_R1 = np.array([0, *sorted(min(end, len(entries)) for end in ends), len(entries)])
+def test_scan_rows(entries, ends):
+    ends_R = sorted(min(end, len(entries)) for end in ends)
+    indptr_R1 = 7 + np.array([0, *ends_R, len(entries)], np.int64)
     indices_E = np.array([column for column, _ in entries], np.int32)
     data_E = np.array([count for _, count in entries], np.uint32)
-    assert_same(both("check_rows", indptr_R1, indices_E, data_E, V))
+    hashes_C = np.arange(V, dtype=np.uint64) << np.uint64(50)
+    kernel, twin = both("scan_rows", indptr_R1, indices_E, data_E, 5, hashes_C)
+    assert [int(one) for one in kernel[0]] == list(twin[0])
+
+
+@pytest.mark.kernel
+@given(indptr=st.lists(st.integers(0, 9), max_size=6))
+def test_grows(indptr):
+    for borders in (indptr, sorted(indptr)):
+        assert_same(both("grows", np.array(borders, np.int64)))
 
 
 @pytest.mark.kernel

@@ -142,7 +142,7 @@ class Twice(InProcess):
 
 def test_tasks_that_run_twice_change_nothing(corpus, whole, tmp_path, monkeypatch):
     @contextmanager
-    def twice(workers, scheduler=None):
+    def twice(*arguments, **settings):
         yield Twice()
 
     monkeypatch.setattr(signatures.run, "open_runner", twice)

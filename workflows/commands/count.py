@@ -163,6 +163,9 @@ def next_token(
     corpus: tuple[Path, ...], out: Path, dry_run: bool, as_json: bool, **settings: Any
 ) -> None:
     """Count which token follows which in CORPUS (prefixes, files or folders; several as one)."""
+    from signatures.memory import keep_freed_memory
+
+    keep_freed_memory()
     if dry_run:
         from signatures.estimate import estimate_next_token
 
@@ -250,6 +253,9 @@ def _count_contexts(
     counted: str,
     **settings: Any,
 ) -> None:
+    from signatures.memory import keep_freed_memory
+
+    keep_freed_memory()
     if dry_run:
         from signatures.context_estimate import estimate_contexts
 

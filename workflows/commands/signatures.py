@@ -46,8 +46,10 @@ def inspect_command(store: Path, as_json: bool) -> None:
 @_JSON
 def verify_command(store: Path, as_json: bool) -> int:
     """Read a whole store and re-derive what it says of itself; exit 1 when something is wrong."""
+    from signatures.memory import keep_freed_memory
     from signatures.store import verify_store
 
+    keep_freed_memory()
     problems = verify_store(store, progress=terminal_progress())
     if as_json:
         print_json({"ok": not problems, "problems": problems})
@@ -76,8 +78,10 @@ def merge_command(
     """Add the counts of stores: the parts of one count, or more corpus."""
     import os
 
+    from signatures.memory import keep_freed_memory
     from signatures.merge import merge_stores
 
+    keep_freed_memory()
     result = merge_stores(
         stores,
         out,
