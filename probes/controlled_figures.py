@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from probes.controlled_attention_figures import attention_pairs, beside, parity
 from probes.controlled_gradient_figures import errors, propositions, shares
@@ -237,6 +238,7 @@ def _seeds(groups: Groups) -> Figure:
 
 def _map(groups: Groups) -> Figure:
     group = groups["map"]
+    shared = group.attrs["shared_learning_rate"], group.attrs["shared_gamma"]
     with grid(1, group.sizes["claim"], 3.3, 3.2) as (figure, axes):
         for place, claim in enumerate(group["claim"].values):
             panel = axes[0, place]
@@ -246,6 +248,9 @@ def _map(groups: Groups) -> Figure:
                 [f"{rate:g}" for rate in group["learning_rate"].values],
                 [f"{gamma:g}" for gamma in group["gamma"].values],
             )
+            column = group["learning_rate"].values.tolist().index(shared[0])
+            row = group["gamma"].values.tolist().index(shared[1])
+            panel.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, lw=2))
             panel.set_title(str(claim), fontsize=9)
             panel.set_xlabel("learning rate")
             panel.set_ylabel("gamma" if place == 0 else "")

@@ -273,7 +273,7 @@ class _Sample:
         """Bytes of an entry on scratch."""
         if self._contexts.matrix_CQ is not None:
             return 8 * (1 + int(self._contexts.matrix_CQ.shape[1]))
-        return (4 + int(self._contexts.item_dtype.itemsize)) * (1 + self._job.halves)
+        return (2 + int(self._contexts.item_dtype.itemsize)) * (1 + self._job.halves)
 
     def _peak(self, partition: int, entries: int) -> int:
         """Peak of all processes: while listing, or while the store is read back."""

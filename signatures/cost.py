@@ -102,7 +102,7 @@ def _count(tokens_N: Ints, starts_S: Int64s, stops_S: Int64s, vocab_size: int) -
     dtype: type[np.integer[Any]] = np.uint16 if vocab_size <= 2**16 else np.uint32
     labels_P: Ints = np.empty(int(inputs_V.sum()), dtype)
     sort_labels(tokens_N, starts_S, stops_S, ends_V, labels_P)
-    capacity = max(vocab_size, min(_BUFFER_ENTRIES, labels_P.size))
+    capacity = 1 + max(vocab_size, min(_BUFFER_ENTRIES, labels_P.size))
     columns, counts = np.empty(capacity, dtype), np.empty(capacity, np.uint32)
     dense_V = np.zeros(vocab_size, np.uint32)
     bitmap_W = np.zeros(bitmap_words(vocab_size), np.uint64)

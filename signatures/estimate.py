@@ -73,7 +73,7 @@ def estimate_next_token(
     entries = round(sample.entries_at(tokens))
     partials = sample.entries_at(partition) * max(1, tokens / max(1, partition))
     store_bytes = sample.store_bytes(out, question, entries)
-    scratch_bytes = round((partials + entries) * (4 + (2 if question.vocab_size <= 2**16 else 4)))
+    scratch_bytes = round((partials + entries) * (2 + (2 if question.vocab_size <= 2**16 else 4)))
     token_bytes = question.corpus.dtype.itemsize
     cost = CostModel(
         tokens_per_second=sample.tokens_per_second, token_bytes=token_bytes, slowness=slowness()

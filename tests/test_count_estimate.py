@@ -52,6 +52,13 @@ def test_memory_within_a_factor_of_two(tmp_path, corpus):
     assert 0.5 <= predicted["memory_bytes"] / result["peak_memory_bytes"] <= 2
 
 
+def test_a_vocabulary_smaller_than_a_row(tmp_path):
+    corpus = write_corpus(tmp_path, [np.resize(np.arange(3), 100_000)])
+    options = CountOptions(workers=1, partition_tokens=10_000)
+    predicted = estimate_next_token(corpus, out=tmp_path / "s", options=options)
+    assert predicted["entries"] == count_next_token(corpus, out=tmp_path / "s")["entries"] == 3
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_memory_of_many_tokens_within_a_factor_of_two(tmp_path, workers):
     corpus = write_corpus(tmp_path, [np.resize(np.arange(5_000), 50_000_000)])

@@ -19,6 +19,7 @@ from workflows.controlled.variables import controlled_dataset
 
 _GAMMAS = (0.5, 0.75, 1.0, 1.25)
 _RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+_GAMMA, _RATE = 1.0, 2e-3  # the shared settings
 _EARLY = (50, 100, 200, 400)
 """Early is any of these: a smaller learning rate takes the same course later."""
 
@@ -105,23 +106,23 @@ def _analyse(inputs: Inputs) -> Findings:
             "gamma": ("gamma", list(gammas)),
             "learning_rate": ("learning_rate", list(rates)),
         },
-    ).assign_attrs(num_seeds=number)
+    ).assign_attrs(num_seeds=number, shared_gamma=_GAMMA, shared_learning_rate=_RATE)
     return Findings(groups={"map": group}, claims=_claims(holding, inputs))
 
 
 def _claims(holding: FloatArray, inputs: Inputs) -> list[Claim]:
     gammas, rates, _ = _grid(inputs.size)
-    shared = holding[:, gammas.index(1.0), rates.index(2e-3)]
+    shared = holding[:, gammas.index(_GAMMA), rates.index(_RATE)]
     tested = not inputs.quick
     at_shared = [
         at_least(f"{name} (share of seeds at the shared settings)", share, 1.0, tested=tested)
         for name, share in zip(_CLAIMS, shared, strict=True)
     ]
-    around = holding[:, gammas.index(1.0)].min(axis=1).mean()
+    everywhere = int((holding[:, gammas.index(_GAMMA)].min(axis=1) == 1).sum())
     return [
         *at_shared,
-        at_least("the four claims hold at every learning rate of the map (gamma 1.0, mean share)",
-                 around, 0.5, tested=tested),
+        at_least("gamma 1.0: claims that hold for every seed at every learning rate of the map "
+                 "(of the four)", everywhere, len(_CLAIMS), tested=tested),
         at_most("without small initialisation (gamma 0.5) the embeddings of modular addition do "
                 "not point one way first (share)", holding[2, 0].mean(), 0.5, tested=tested),
     ]  # fmt: skip
@@ -132,7 +133,7 @@ EXPERIMENTS = (
         id="robustness",
         title="Where the claims about pairs hold: gamma, learning rate, seed",
         reading="Each map is one claim; a cell is the share of seeds for which it holds. Early is "
-        "any of epochs 50, 100, 200 and 400. White crosses: the shared settings.",
+        "any of epochs 50, 100, 200 and 400. Framed: the shared settings.",
         runs=_runs,
         analyse=_analyse,
     ),
