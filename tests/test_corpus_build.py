@@ -441,9 +441,11 @@ def running_build(tmp_path, tokenizer):
     """A build in another process, its workers at work."""
     source = tmp_path / "many.jsonl"
     source.write_bytes(jsonl(["some words of text " * 2000] * 3000))
+    # A suite that runs in the background has Ctrl-C ignored, and children inherit that.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     started = subprocess.Popen(
         [
-            *(sys.executable, "-c", "from workflows.cli import main; main()"),
+            *(sys.executable, "-c", f"{heed}; from workflows.cli import main; main()"),
             *("corpus", "build", source, "--tokenizer", tokenizer),
             *("--out", tmp_path / "c", "--workers", "2"),
         ],
