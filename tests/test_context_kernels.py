@@ -7,7 +7,7 @@ import context_reference
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import types
 from strategies import documents, ends, flatten
@@ -108,8 +108,10 @@ class Scan:
         """(firsts, lasts) of all hits in the order of the scan."""
         spans = zip(self.begins_A, self.places_A, strict=True)
         hits = np.concatenate([np.arange(*span) for span in spans])
-        hits = hits[np.argsort(self.lasts_H[hits], kind="stable")]
-        return self.firsts_H[hits] if self.windowed else None, self.lasts_H[hits]
+        lasts_H = self.lasts_H[hits]
+        firsts_H = self.firsts_H[hits] if self.windowed else np.zeros_like(lasts_H)
+        order_H = np.lexsort((firsts_H, lasts_H))
+        return firsts_H[order_H], lasts_H[order_H]
 
     def grouped(self, module):
         """Rows, their ends and sizes, and the hits of `group_hits`."""
@@ -273,6 +275,7 @@ def test_reading_off_few_and_many_of_many_columns(rows, spare):
     window=st.none() | st.integers(1, 20),
     seed=st.integers(0, 2**63),
 )
+@example(docs=[[1, 0, 0, 0, 0, 0, 2, 0, 0]], contexts=[0, 1], window=6, seed=0)
 def test_projecting(docs, contexts, window, seed):
     scan = Scan(context_reference, docs, list(range(V)), contexts, window)
     matrices = []
