@@ -193,10 +193,10 @@ class _Sample:
         }
 
     def _grow(self) -> list[_Grown]:
-        """Add up a quarter, a half and all of the stretches."""
+        """Add up a quarter, a half and all of the stretches, each from all over the corpus."""
         chosen, found = self._job.chosen, []
         for share in (4, 2, 1):
-            count = dataclasses.replace(self._job, chosen=chosen[: max(1, len(chosen) // share)])
+            count = dataclasses.replace(self._job, chosen=chosen[::share])
             shutil.rmtree(count.scratch / SUMS, ignore_errors=True)
             found.append(self._add_up(ContextJob(count=count, min_count=1), is_last=share == 1))
         return found
@@ -302,7 +302,7 @@ def _job(question: Question, memory: MemoryPlan, folder: Path, sample_tokens: in
     start, stop = question.units
     length = max(1, sample_tokens // (_STRETCHES * question.stream.tokens_per_unit))
     every = max(1, -(-(stop - start) // length))
-    chosen = np.random.default_rng(_SEED).permutation(every)[:_STRETCHES]
+    chosen = np.sort(np.random.default_rng(_SEED).permutation(every)[:_STRETCHES])
     (folder / PARTIALS).mkdir()
     return _SampleJob(
         run=folder.name,
