@@ -28,7 +28,7 @@ _DEFAULT_A_WORKER = 4_000_000_000
 
 
 _ALLOCATOR = {"MALLOC_ARENA_MAX": (-8, 1), "MALLOC_MMAP_THRESHOLD_": (-3, 1 << 30),
-              "MALLOC_TRIM_THRESHOLD_": (-1, 1 << 31)}  # fmt: skip
+              "MALLOC_TRIM_THRESHOLD_": (-1, (1 << 31) - 1)}  # fmt: skip
 """Settings of glibc's allocator by which a process keeps freed memory: as environment, and as
 ``mallopt`` names them. A task's buffers come from the memory of the task before, not as fresh
 pages, which cost more than what is done with them."""

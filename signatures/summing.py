@@ -67,14 +67,17 @@ def sum_rows(job: ContextJob, first_row: int, last_row: int, out: Path) -> Summe
     every = [part for half in job.count.division for part in parts[half]]
     rows = _Rows.of(every, first_row, last_row, contexts)
     windowed = job.count.scope.window is not None
-    whole = _Tally(every, rows, windowed=windowed)
-    even = _Tally(parts["even"], rows, windowed=windowed) if job.count.halves else None
+    whole, even = _Tally(every, rows, rows.sizes_B, windowed=windowed), None
+    if job.count.halves:
+        even_sizes_R = _sizes(parts["even"], first_row, last_row)
+        even_sizes_B = even_sizes_R[rows.rows_B - first_row]
+        even = _Tally(parts["even"], rows, even_sizes_B, windowed=windowed)
     summed = _write(job, rows, whole, even, out)
     _save(out, summed)
     return replace(summed, seconds=time.perf_counter() - started)
 
 
-def is_light(sizes_R: Int64s, num_columns: int) -> npt.NDArray[np.bool_]:
+def _is_light(sizes_R: Int64s, num_columns: int) -> npt.NDArray[np.bool_]:
     """Which rows are collected: it takes less time and memory than a counter."""
     light: npt.NDArray[np.bool_] = sizes_R <= num_columns // 2
     return light
@@ -89,6 +92,7 @@ class _Rows:
     last_row: int
     slots_R: Int64s
     """Place in ``rows_B`` of each row of the range that is there."""
+    sizes_B: Int64s
     light_B: npt.NDArray[np.bool_]
     contexts: Contexts
     count_dtype: type[np.unsignedinteger[Any]]
@@ -108,12 +112,12 @@ class _Rows:
         hits = sum(stop - start for _, start, stop in spans)
         count_dtype = np.uint64 if hits >= 2**32 else np.uint32
         columns, sizes_B = contexts.keys.num_columns, sizes_R[rows]
-        light_B = is_light(sizes_B, columns)
+        light_B = _is_light(sizes_B, columns)
         counter = columns * np.dtype(count_dtype).itemsize
         bytes_B = np.where(light_B, sizes_B * contexts.item_dtype.itemsize, counter)
         return cls(
-            rows + first_row, first_row, last_row, slots_R, light_B, contexts, count_dtype,
-            row_ranges(bytes_B, _BLOCK_BYTES),
+            rows + first_row, first_row, last_row, slots_R, sizes_B, light_B, contexts,
+            count_dtype, row_ranges(bytes_B, _BLOCK_BYTES),
         )  # fmt: skip
 
     def cut(self, part: OccurrencePartial, low: int, high: int) -> tuple[Int64s, slice, Int64s]:
@@ -129,10 +133,11 @@ class _Tally:
     A row has a counter, or a stretch of collected items; the same memory serves every block.
     """
 
-    def __init__(self, parts: Sequence[OccurrencePartial], rows: _Rows, *, windowed: bool) -> None:
+    def __init__(
+        self, parts: Sequence[OccurrencePartial], rows: _Rows, sizes_B: Int64s, *, windowed: bool
+    ) -> None:
         self._parts, self._rows, self._windowed = parts, rows, windowed
-        sizes_R = _sizes(parts, rows.first_row, rows.last_row)
-        self._sizes_B = np.where(rows.light_B, sizes_R[rows.rows_B - rows.first_row], 0)
+        self._sizes_B = np.where(rows.light_B, sizes_B, 0)
         dense = max((int((~rows.light_B[a:b]).sum()) for a, b in rows.blocks), default=0)
         light = max((int(self._sizes_B[a:b].sum()) for a, b in rows.blocks), default=0)
         contexts = rows.contexts
