@@ -4,6 +4,7 @@ Usage: python -m benchmarks.probes peers           against scipy, and rsatoolbox
        python -m benchmarks.probes direct          one checkpoint of 60,416 x 1,536
        python -m benchmarks.probes series          154 checkpoints, 200 tokens, 999 permutations
        python -m benchmarks.probes first-order     all fits of a checkpoint, 200 x 4,096
+       python -m benchmarks.probes exact --store STORE    the exact pass over a first-order store
        [--scratch DIR] [--steps N]
 
 Everything is synthetic and seeded. ``series`` writes 2.5 GB of checkpoints to the scratch folder,
@@ -32,10 +33,12 @@ from corpus.store import CorpusWriter
 from probes.fitting import Fit, fit_together
 from probes.measure import Reference, measure_rows
 from probes.megatron import MegatronCheckpoint
-from probes.projection import ProjectionOptions, make_splits, score
+from probes.projection import ProjectionOptions, label_sketch, make_splits, project_exactly, score
 from probes.similarity import cosine_matrix, off_diagonal, pearson, spearman
 from probes.statistics import mantel_p
 from signatures.count import count_next_token
+from signatures.memory import keep_freed_memory
+from signatures.store import open_signatures
 from tests.probe_series import write_checkpoint
 from workflows.cli import run
 
@@ -228,12 +231,29 @@ def first_order() -> None:
         found = fit_together(sketch, fits, options=options)
         projected = np.einsum("arc,c->ar", sketch, found[0]).astype(np.float64)
         facts["heldout_rho"] = round(score(projected, similarity, splits[0].held_out)[1], 3)
+    with timed("all fits of the next checkpoint, warm start", fits=len(fits)):
+        fit_together(sketch, fits, options=options, before=found)
+
+
+def exact(path: Path) -> None:
+    """Time the pass that scores ten fits and three controls of one checkpoint."""
+    keep_freed_memory()  # as `staircase probe` does
+    store = open_signatures(path)
+    vectors = np.random.default_rng(0).standard_normal((13, len(store.context_tokens)))
+    entries = store.spec.totals.entries
+    with timed("exact pass", anchors=len(store.anchors), entries=entries):
+        sizes = {"num_anchors": len(store.anchors), "num_labels": store.spec.vocab_size}
+        project_exactly(store.first_order_parts(), vectors, **sizes)
+    with timed("sketch of the labels"):
+        shape = (*sizes.values(), vectors.shape[1])
+        label_sketch(store.first_order_parts(), shape=shape, options=ProjectionOptions())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["peers", "direct", "series", "first-order"])
+    parser.add_argument("what", choices=["peers", "direct", "series", "first-order", "exact"])
     parser.add_argument("--scratch", type=Path, help="folder for checkpoints")
+    parser.add_argument("--store", type=Path, help="first-order store of the exact pass")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the series")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
@@ -243,6 +263,10 @@ def main() -> None:
             direct(Path(folder))
         elif given.what == "series":
             series(Path(folder), given.steps)
+        elif given.what == "exact":
+            if given.store is None:
+                parser.error("exact needs --store")
+            exact(given.store)
         else:
             first_order()
 

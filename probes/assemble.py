@@ -24,6 +24,7 @@ from probes.statistics import bootstrap_rho, interval, mantel_p, measured_covera
 IntArray = npt.NDArray[np.int64]
 _LARGEST_ORDERED = 500
 _NULL_FEATURES = 128
+_SMOOTH = 0.05
 _LAYERED = ("step", "layer", "token", "token_2")
 
 
@@ -192,14 +193,31 @@ def neighbor_group(
 
 
 def training_group(log: Sequence[Mapping[str, Any]]) -> xr.Dataset:
-    """Return the loss of every logged step of the training run."""
+    """Return the loss of every logged step of a run, and its course without the noise."""
+    rows = sorted(log, key=lambda row: int(row["step"]))
+    steps = np.array([int(row["step"]) for row in rows])
+    losses = np.array([float(row["loss"]) for row in rows])
     return dataset(
         {
-            "loss": (("train_step",), [float(row["loss"]) for row in log]),
-            "tokens_seen": (("train_step",), [int(row.get("tokens", 0)) for row in log]),
+            "loss": (("train_step",), losses),
+            "loss_smoothed": (("train_step",), _smoothed(losses, steps)),
+            "tokens_seen": (("train_step",), [int(row.get("tokens", 0)) for row in rows]),
         },
-        {"train_step": ("train_step", [int(row["step"]) for row in log])},
+        {"train_step": ("train_step", steps)},
     )
+
+
+def _smoothed(losses_S: FloatArray, steps_S: IntArray) -> FloatArray:
+    """Mean over the steps within `_SMOOTH` of each: none beside early ones, many beside late."""
+    low_S = np.searchsorted(steps_S, steps_S * (1 - _SMOOTH))
+    high_S = np.searchsorted(steps_S, steps_S * (1 + _SMOOTH), side="right")
+    finite_S = np.isfinite(losses_S)
+    sums, counts = (
+        np.concatenate([[0.0], np.cumsum(values)])
+        for values in (np.where(finite_S, losses_S, 0.0), finite_S)
+    )
+    with np.errstate(invalid="ignore"):
+        return np.asarray((sums[high_S] - sums[low_S]) / (counts[high_S] - counts[low_S]))
 
 
 def cluster_order(similarity_nn: FloatArray) -> IntArray:

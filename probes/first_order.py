@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.sparse import csr_array
 
 from corpus.progress import Progress
 from probes.assemble import Draws
@@ -19,6 +20,7 @@ from probes.fitting import Vectors
 from probes.heldout import heldout_scores
 from probes.measure import Measured
 from probes.projection import (
+    Parts,
     ProjectionOptions,
     control_vectors,
     label_sketch,
@@ -26,7 +28,7 @@ from probes.projection import (
     project_exactly,
 )
 from probes.results import dataset
-from probes.similarity import FloatArray, cosine_matrix
+from probes.similarity import cosine_matrix
 from probes.vocabulary import IntArray
 from signatures.store import Signatures, open_signatures
 
@@ -74,7 +76,9 @@ class FirstOrderProbe:
         """Hash of all that a measurement depends on besides the checkpoint."""
         return "first-order " + self.digest()
 
-    def measure(self, checkpoint: LayeredCheckpoint) -> dict[str, Measured]:
+    def measure(
+        self, checkpoint: LayeredCheckpoint, before: Mapping[str, Measured] | None = None
+    ) -> dict[str, Measured]:
         """Fit v on every split, and score it and the controls exactly on held-out anchors."""
         similarity_AA = cosine_matrix(checkpoint.input_embedding(self.anchors))
         scores = heldout_scores(
@@ -83,6 +87,7 @@ class FirstOrderProbe:
             exact=self._exact,
             controls=self._controls(),
             options=self.options,
+            before=before["first_order"] if before else None,
         )
         return {"first_order": scores}
 
@@ -98,7 +103,8 @@ class FirstOrderProbe:
         group = dataset(
             {
                 name: (("step", "split"), np.stack([step[name] for step in series]))
-                for name in series[0]
+                for name, values in series[0].items()
+                if values.ndim == 1
             },
             {"step": ("step", steps), "split": ("split", np.arange(self.options.splits))},
         )
@@ -114,26 +120,29 @@ class FirstOrderProbe:
         present_C = np.load(self.sketch.with_suffix(".present.npy"))
         return control_vectors(present_C, seed=self.options.seed)
 
-    def _exact(self, vectors_NC: Vectors) -> list[FloatArray]:
+    def _exact(self, vectors_NC: Vectors) -> list[csr_array[Any]]:
         store = open_signatures(self.store)
-        return project_exactly(store.first_order, self.anchors.tolist(), vectors_NC)
+        return project_exactly(
+            store.first_order_parts(),
+            vectors_NC,
+            num_anchors=len(self.anchors),
+            num_labels=store.spec.vocab_size,
+        )
 
     def _write_sketch(self, store: Signatures, progress: Progress) -> None:
+        shape = (len(self.anchors), store.spec.vocab_size, len(store.context_tokens))
         present_C = np.zeros(len(store.context_tokens))
-        with progress.stage("sketch of the labels", len(self.anchors), "anchors") as advance:
+        with progress.stage(
+            "sketch of the labels", store.spec.totals.entries, "entries"
+        ) as advance:
 
-            def read(anchor: int) -> Any:
-                joint = store.first_order(anchor)
-                present_C[:] += np.asarray(joint.sum(axis=0)).ravel()
-                advance(1)
-                return joint
+            def parts() -> Parts:
+                for first_row, part in store.first_order_parts():
+                    present_C[:] += np.asarray(part.sum(axis=0)).ravel()
+                    yield first_row, part
+                    advance(part.nnz)
 
-            sketch = label_sketch(
-                read,
-                self.anchors.tolist(),
-                num_labels=store.spec.vocab_size,
-                options=self.options,
-            )
+            sketch = label_sketch(parts(), shape=shape, options=self.options)
         self.sketch.parent.mkdir(parents=True, exist_ok=True)
         np.save(self.sketch.with_suffix(".present.npy"), present_C)
         partial = self.sketch.with_suffix(".writing.npy")

@@ -23,10 +23,13 @@ def heldout_scores(
     exact: Exact,
     controls: Mapping[str, Vectors],
     options: ProjectionOptions,
+    before: Measured | None = None,
 ) -> Measured:
     """Fit v on every split, and score it and the controls exactly, arrays of one value a split.
 
-    The control ``shuffled`` is fitted as v is, to anchors that exchanged their similarities.
+    The control ``shuffled`` is fitted as v is, to anchors that exchanged their similarities. What
+    was fitted is ``vectors``, (2N, C), the shuffled ones last: with ``options.warm_start`` the fits
+    start from those of ``before``, the scores of the checkpoint before.
     """
     splits = make_splits(len(similarity_AA), options)
     fits = [Fit(similarity=similarity_AA, training=split.training) for split in splits]
@@ -34,7 +37,8 @@ def heldout_scores(
         Fit(similarity=_shuffled(similarity_AA, number), training=split.training)
         for number, split in enumerate(splits)
     ]
-    fitted_NC = fit_together(sketch_ARC, fits, options=options)
+    warm_NC = before["vectors"] if before is not None and options.warm_start else None
+    fitted_NC = fit_together(sketch_ARC, fits, options=options, before=warm_NC)
     projected = exact(np.concatenate([fitted_NC, *(v[None] for v in controls.values())]))
     rows = []
     for number, split in enumerate(splits):
@@ -46,7 +50,8 @@ def heldout_scores(
         for name, other in others.items():
             row[f"{name}_mse"] = score(other, similarity_AA, split.held_out)[0]
         rows.append(row)
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    scores = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return scores | {"vectors": fitted_NC}
 
 
 def _fitted(projected_AV: Rows, similarity_AA: FloatArray, split: Split) -> dict[str, float]:

@@ -38,6 +38,8 @@ _FIRST_ORDER_LINES = {
     "unigram_mse": "v = unigram share",
 }
 _SIGNIFICANT = 0.05
+_MOST_POINTS = 400
+"""Of the loss: a log of many thousand steps would fill the page."""
 
 
 def rho_over_steps(runs: Mapping[str, xr.DataTree], path: str = "direct") -> Figure:
@@ -95,9 +97,12 @@ def _draw_rho(axes: Axes, group: xr.Dataset, place: int) -> None:
 
 def _draw_loss(axes: Axes, training: xr.Dataset, place: int) -> None:
     style = (":", (0, (4, 1.5)), "-.")[place % 3]
+    steps = training["train_step"].values
+    marks = np.searchsorted(steps, np.geomspace(1, steps[-1] + 1, _MOST_POINTS))
+    drawn = np.unique(np.minimum(np.append(marks, 0), len(steps) - 1))
     axes.plot(
-        training["train_step"].values,
-        training["loss"].values,
+        steps[drawn],
+        training.get("loss_smoothed", training["loss"]).values[drawn],
         linestyle=style,
         linewidth=1.0,
         color=COLOURS[place % len(COLOURS)],
@@ -117,7 +122,9 @@ def _rho_legend(runs: Mapping[str, xr.DataTree], path: str, with_loss: bool) -> 
         for place, label in enumerate(runs)
     ]
     if with_loss:
-        handles.append(Line2D([], [], color=FAINT, linestyle=":", label="loss (right axis)"))
+        handles.append(
+            Line2D([], [], color=FAINT, linestyle=":", label="loss, smoothed (right axis)")
+        )
     if any("ceiling" in loaded(results, path) for results in runs.values()):
         handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="ceiling"))
     hollow = Line2D(

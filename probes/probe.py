@@ -27,7 +27,7 @@ from probes.layer_probes import AttentionProbe, FfnProbe
 from probes.projected import ProjectedProbe
 from probes.projection import ProjectionOptions
 from probes.results import open_results, save
-from probes.steps import PathProbe, measure_series
+from probes.steps import ChainedProbe, PathProbe, measure_series
 from probes.tokens import TokenTexts
 from signatures.schedule import open_runner
 from signatures.store import Signatures, open_signatures
@@ -77,6 +77,7 @@ def probe_series(
     corpus: Path | None = None,
     corpus_tokens: int = 200_000,
     seq_length: int | None = None,
+    warm_start: bool = False,
     workers: int = 1,
     scheduler: str | None = None,
     resume: bool = False,
@@ -111,6 +112,9 @@ def probe_series(
     corpus : Path, optional
         Corpus whose first ``corpus_tokens`` tokens, in pieces of ``seq_length`` (that of the run,
         else 1,024), the model reads for the attention path.
+    warm_start : bool
+        Start the fits of the first-order probe from those of the checkpoint before: cheaper, one
+        after the other, and with other numbers (docs/probes.md).
     workers, scheduler : int, str
         Processes of this machine, or a Dask scheduler, that checkpoints are shared among.
     resume : bool
@@ -129,6 +133,8 @@ def probe_series(
     ValueError
         Checkpoints, store and tokenizer that do not belong together.
     """
+    if warm_start and first_order is None and projected is None:
+        raise ValueError("--warm-start is for trained probes; give --first-order or --projected")
     out = Path(out)
     if out.exists() and resume:
         return summary(open_results(out)) | {"probes": str(out), "finished_before": True}
@@ -147,18 +153,24 @@ def probe_series(
     if corpus is not None:
         sample = _sample(corpus, series[-1], num_tokens=corpus_tokens, seq_length=seq_length)
         probes.append(AttentionProbe(axis=embedding.axis, sample=sample))
+    options = ProjectionOptions(seed=seed, warm_start=warm_start)
+    trained: list[ChainedProbe] = []
     if first_order is not None:
         check_belonging(series, open_signatures(first_order), tokenizer, kind="first-order")
-        options = ProjectionOptions(seed=seed)
-        probes.append(FirstOrderProbe.prepare(first_order, work, options, progress))
+        trained.append(FirstOrderProbe.prepare(first_order, work, options, progress))
     if projected is not None:
         check_belonging(series, open_signatures(projected), tokenizer, kind="projected")
-        options = ProjectionOptions(seed=seed)
-        probes.append(ProjectedProbe.prepare(projected, work, texts, options, progress))
+        trained.append(ProjectedProbe.prepare(projected, work, texts, options, progress))
     with open_runner(workers, scheduler) as runner:
         measured, reused = measure_series(
-            series, probes, folder=work, runner=runner, progress=progress
+            series,
+            probes if warm_start else [*probes, *trained],
+            chained=trained if warm_start else (),
+            folder=work,
+            runner=runner,
+            progress=progress,
         )
+    probes += trained
     draws = Draws(permutations=permutations, resamples=resamples, seed=seed)
     steps = np.array([checkpoint.step for checkpoint in series])
     groups = {"neighbors": nearest_tokens(store, embedding.axis, texts)}

@@ -90,7 +90,9 @@ class ProjectedProbe:
         """Hash of all that a measurement depends on besides the checkpoint."""
         return "projected " + _digest(open_signatures(self.store), self.options)
 
-    def measure(self, checkpoint: LayeredCheckpoint) -> dict[str, Measured]:
+    def measure(
+        self, checkpoint: LayeredCheckpoint, before: Mapping[str, Measured] | None = None
+    ) -> dict[str, Measured]:
         """Compare both readings with the anchors' embeddings."""
         similarity_AA = cosine_matrix(checkpoint.input_embedding(self.axis.tokens))
         found = compare(similarity_AA, self.similarity)
@@ -107,6 +109,7 @@ class ProjectedProbe:
                 exact=self._exact,
                 controls={"random": random_vector(num_columns, self.options.seed + 1)},
                 options=self.options,
+                before=before["projected"] if before else None,
             )
         return {"projected": measured}
 
@@ -149,12 +152,14 @@ class ProjectedProbe:
         return project_labels(open_signatures(self.store), vectors_NR)
 
     def _write_sketch(self, store: Signatures) -> None:
-        sketch = label_sketch(
-            lambda anchor: projected_signature(store, anchor),
-            self.axis.tokens.tolist(),
-            num_labels=store.spec.vocab_size,
-            options=self.options,
+        size = store.spec.vocab_size
+        anchors = self.axis.tokens.tolist()
+        shape = (len(anchors), size, store.projected(anchors[0])[1].shape[1])
+        parts = (
+            (place * size, projected_signature(store, anchor))
+            for place, anchor in enumerate(anchors)
         )
+        sketch = label_sketch(parts, shape=shape, options=self.options)
         self.sketch.parent.mkdir(parents=True, exist_ok=True)
         partial = self.sketch.with_suffix(".writing.npy")
         np.save(partial, sketch)

@@ -4,10 +4,11 @@
 the w^ and those of the embeddings over pairs of TRAINING anchors, and scored on pairs of held-out
 anchors alone. Fitting runs on a sketch of the labels; scoring is exact.
 
-Shapes: A anchors, V labels, C context tokens, R rows of the sketch, N vectors v.
+Shapes: A anchors, V labels, C context tokens, R rows of the sketch, N vectors v, E pairs of an
+anchor and a label that followed it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,9 @@ from probes.fitting import FittingOptions, SketchArray, random_vector
 from probes.similarity import FloatArray, Rows, compare, cosine_matrix, off_diagonal
 from probes.vocabulary import IntArray
 
-FirstOrder = Callable[[int], csr_array[Any]]
-"""The first-order signature of an anchor, (V, C)."""
+Parts = Iterable[tuple[int, csr_array[Any]]]
+"""Signatures of all anchors in pieces that add up: (number of the first row, some rows), row
+``a * V + v`` being label v of the anchor at place a, C columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +68,48 @@ def can_split(num_anchors: int, options: ProjectionOptions) -> bool:
 
 
 def label_sketch(
-    first_order: FirstOrder, anchors: Iterable[int], *, num_labels: int, options: ProjectionOptions
+    parts: Parts, *, shape: tuple[int, int, int], options: ProjectionOptions
 ) -> SketchArray:
     """``Q phi_1(a)`` for each anchor, (A, R, C): each label goes to one row of R, with a sign.
 
-    Inner products of sketched columns are those of the columns on average, and one pass over
-    the entries makes it.
+    ``shape`` is (A, V, C). Inner products of sketched columns are those of the columns on
+    average, and one pass over the entries makes it.
     """
+    num_anchors, num_labels, num_context = shape
     generator = np.random.default_rng(options.seed)
     rows_V = generator.integers(options.sketch_rows, size=num_labels)
     signs_V = generator.choice(np.array([-1.0, 1.0]), size=num_labels)
-    q = csr_array(
-        (signs_V, (rows_V, np.arange(num_labels))), shape=(options.sketch_rows, num_labels)
-    )
-    return np.stack([(q @ first_order(anchor)).toarray().astype(np.float32) for anchor in anchors])
+    sketch = np.zeros((num_anchors, options.sketch_rows, num_context), np.float32)
+    for first_row, part in parts:
+        stop_row = first_row + part.shape[0]
+        for anchor in range(first_row // num_labels, -(-stop_row // num_labels)):
+            start = max(first_row, anchor * num_labels)
+            stop = min(stop_row, (anchor + 1) * num_labels)
+            labels = slice(start - anchor * num_labels, stop - anchor * num_labels)
+            q = csr_array(
+                (signs_V[labels], (rows_V[labels], np.arange(stop - start))),
+                shape=(options.sketch_rows, stop - start),
+            )
+            sketch[anchor] += (q @ part[start - first_row : stop - first_row]).toarray()
+    return sketch
 
 
 def project_exactly(
-    first_order: FirstOrder, anchors: Iterable[int], vectors_NC: npt.NDArray[Any]
-) -> list[FloatArray]:
-    """``phi_1(a) v`` for every v in one pass over the store: N arrays (A, V)."""
-    per_anchor = [
-        np.asarray(first_order(anchor) @ vectors_NC.T.astype(np.float64)) for anchor in anchors
-    ]
-    stacked_AVN = np.stack(per_anchor)
-    return [stacked_AVN[:, :, number] for number in range(len(vectors_NC))]
+    parts: Parts, vectors_NC: npt.NDArray[Any], *, num_anchors: int, num_labels: int
+) -> list[csr_array[Any]]:
+    """``phi_1(a) v`` for every v in one pass over the store: N sparse arrays (A, V), float64."""
+    vectors_CN = np.ascontiguousarray(vectors_NC.T, np.float64)
+    occupied, values = [np.empty(0, np.int64)], [np.empty((0, len(vectors_NC)))]
+    for first_row, part in parts:
+        rows = np.flatnonzero(np.diff(part.indptr))
+        indptr = np.append(part.indptr[rows], part.nnz)
+        full_rows = csr_array((part.data, part.indices, indptr), shape=(len(rows), part.shape[1]))
+        occupied.append(first_row + rows)
+        values.append(full_rows @ vectors_CN)
+    places = np.divmod(np.concatenate(occupied), num_labels)
+    shape = (num_anchors, num_labels)
+    columns_NE = np.ascontiguousarray(np.concatenate(values).T)
+    return [csr_array((column_E, places), shape=shape) for column_E in columns_NE]
 
 
 def score(projected_AV: Rows, similarity_AA: FloatArray, held_out: IntArray) -> tuple[float, float]:

@@ -97,6 +97,9 @@ VARIABLES: Mapping[str, Variable] = {
     "nearest_text": Variable(long_name="text of the token nearest by signature", units="text"),
     "nearest_similarity": Variable(long_name=f"{_COSINE} of the signatures of the two tokens"),
     "loss": Variable(long_name="training loss", units="nats per token"),
+    "loss_smoothed": Variable(
+        long_name="mean training loss of the steps within 5 % of this one", units="nats per token"
+    ),
     "tokens_seen": Variable(long_name="training tokens seen", units="tokens"),
 }
 

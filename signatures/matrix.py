@@ -106,6 +106,8 @@ class StoredCounts:
     def take(self, rows: npt.ArrayLike) -> csr_array[Any]:
         """Return the rows with these numbers; neighbouring rows are read together."""
         rows_N = _row_numbers(rows, self.shape[0])
+        if rows_N.size > _FEW_ROWS and (np.diff(rows_N) == 1).all():
+            return self.raw_block(int(rows_N[0]), int(rows_N[-1]) + 1).matrix(self.shape[1])
         starts_N, stops_N = self._borders(rows_N)
         lengths_N = stops_N - starts_N
         out_indptr = np.concatenate([[0], np.cumsum(lengths_N)])

@@ -4,7 +4,7 @@ Shapes: V vocabulary size, A anchors, C context tokens, N tokens asked for, R pr
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,15 @@ import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
 from signatures.layout import COUNTS, CSR_ARRAYS, EVEN, MATRIX, ROWS, VALUES
-from signatures.matrix import Array, Counts, OddCounts, StoredCounts, SummedCounts, row_sums
+from signatures.matrix import (
+    BLOCK_ENTRIES,
+    Array,
+    Counts,
+    OddCounts,
+    StoredCounts,
+    SummedCounts,
+    row_sums,
+)
 from signatures.signs import sign_matrix
 from signatures.spec import Kind, SignatureFormatError, StoreSpec, Totals
 
@@ -198,14 +206,31 @@ class Signatures:
         """
         self._require("first-order")
         rows, index = self._anchor_rows(anchor), self._anchor_index(anchor)
-        occurrences = sum(
-            scale * int(source.vector("anchor_occurrences", self.chosen_half)[index])
-            for scale, source in zip(self._scales(), self.sources, strict=True)
-        )
-        joint = self._mixed(lambda counts: counts.take(rows)).astype(np.float64)
-        if occurrences:
-            joint.data /= occurrences
-        return joint
+        joint = self._mixed(lambda counts: counts.take(rows))
+        data_E = joint.data / (self._weighted_occurrences[index] or 1.0)
+        return csr_array((data_E, joint.indices, joint.indptr), shape=joint.shape)
+
+    def first_order_parts(
+        self, entries: int = BLOCK_ENTRIES
+    ) -> Iterator[tuple[int, csr_array[Any]]]:
+        """Yield the signatures of all anchors in one scan, about ``entries`` entries at a time.
+
+        Each part is (number of its first row, float64 rows); row ``a * V + v`` is label v of the
+        anchor at place a. Of a mixture every store is scanned: parts of the same row add up.
+        """
+        self._require("first-order")
+        occurrences_A = np.where(self._weighted_occurrences > 0, self._weighted_occurrences, 1.0)
+        for scale, source in zip(self._scales(), self.sources, strict=True):
+            for first_row, counts in source.chosen(self.chosen_half).blocks(entries):
+                places_R = np.arange(first_row, first_row + counts.shape[0]) // self.spec.vocab_size
+                lengths_R = np.diff(counts.indptr)
+                data_E = counts.data / np.repeat(occurrences_A[places_R], lengths_R)
+                if scale != 1:
+                    data_E *= scale
+                yield (
+                    first_row,
+                    csr_array((data_E, counts.indices, counts.indptr), shape=counts.shape),
+                )
 
     def anchor_counts(self, anchor: int) -> csr_array[Any]:
         """Integer first-order counts of an anchor: (V, C), row = label."""
@@ -257,6 +282,13 @@ class Signatures:
                 f"{self.where}: a {found} store; a {kind} store is needed, "
                 f"made by `staircase count {kind}`"
             )
+
+    @cached_property
+    def _weighted_occurrences(self) -> Floats:
+        """What the counts of each anchor are divided by: (A,)."""
+        vectors = (source.vector("anchor_occurrences", self.chosen_half) for source in self.sources)
+        scaled = [scale * v for scale, v in zip(self._scales(), vectors, strict=True)]
+        return np.asarray(np.sum(scaled, axis=0), np.float64)
 
     def _summed(self, name: str) -> Int64s:
         vectors = [source.vector(name, self.chosen_half) for source in self.sources]

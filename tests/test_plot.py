@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from probes.assemble import training_group
 from probes.figures import drawable, picture_bytes, save_pictures
 from probes.plot import (
     rho_over_steps,
@@ -36,6 +37,20 @@ def test_curves_are_those_of_the_result(results: xr.DataTree) -> None:
     assert "updates" in axes.get_xlabel()
     assert "nats" in losses.get_ylabel()
     assert [text.get_text() for text in figure.legends[0].texts][:2] == ["one", "two"]
+
+
+def test_the_loss_is_smoothed_over_steps_near_each_other() -> None:
+    """Within 5 %: at step 40 the mean of 38 to 42; one loss that is not finite is left out."""
+    losses = np.random.default_rng(0).normal(5, 1, size=200)
+    losses[40] = np.nan  # step 41
+    log = [{"step": step, "loss": losses[step - 1]} for step in reversed(range(1, 201))]
+    group = training_group(log)
+    np.testing.assert_array_equal(group["train_step"], np.arange(1, 201))
+    smoothed = group["loss_smoothed"].values
+    np.testing.assert_allclose(smoothed[:19], losses[:19])
+    assert smoothed[39] == pytest.approx(losses[[37, 38, 39, 41]].mean())
+    assert smoothed[99] == pytest.approx(losses[94:105].mean())
+    assert np.isnan(training_group([{"step": 1, "loss": np.nan}])["loss_smoothed"].values).all()
 
 
 def test_matrices_share_one_order(results: xr.DataTree) -> None:

@@ -104,6 +104,14 @@ def test_presence_before_an_anchor_by_hand(tmp_path: Path) -> None:
     assert store.verify_store(out) == []
 
 
+def _added_parts(signatures: store.Signatures, entries: int) -> np.ndarray:
+    """Signatures of all anchors from a scan in parts, (A, V, C)."""
+    added = np.zeros((len(ANCHORS) * VOCAB, len(CONTEXT)))
+    for first_row, part in signatures.first_order_parts(entries):
+        added[first_row : first_row + part.shape[0]] += part.toarray()
+    return added.reshape(len(ANCHORS), VOCAB, len(CONTEXT))
+
+
 @settings(deadline=None, max_examples=15)
 @given(documents=documents_of(vocab_size=VOCAB, max_documents=5, max_length=9))
 def test_first_order_round_trip(
@@ -121,12 +129,16 @@ def test_first_order_round_trip(
         expected = _probabilities(counts, occurrences, a)
         for same in (signatures, doubled, weighted):
             assert np.allclose(same.first_order(a).toarray(), expected, rtol=1e-12)
+            for entries in (3, 1 << 22):
+                assert np.allclose(_added_parts(same, entries)[ANCHORS.index(a)], expected)
         for which, of_half, times in (
             ("even", even, even_occurrences),
             ("odd", odd, odd_occurrences),
         ):
             found = signatures.half(which).first_order(a).toarray()
             assert np.array_equal(found, _probabilities(of_half, times, a))
+            parts = _added_parts(signatures.half(which), entries=3)
+            assert np.array_equal(parts[ANCHORS.index(a)], found)
     assert store.verify_store(out) == []
     recorded = zarr.open_group(out, mode="r")["integrity"].attrs
     keyed = {(a * VOCAB + v, b): count for (a, v, b), count in counts.items()}

@@ -34,7 +34,8 @@ _READ_CURVES = (
     "signature's, and 1 when the pairwise cosines are in proportion. The band is the 95 % interval "
     "when tokens are drawn anew; hollow markers are steps where tokens permuted at random do as "
     "well in more than 1 of 20 cases. Ceiling: the most that a finite corpus allows, known where "
-    "its halves were counted apart. Thin lines: training loss, right axis."
+    "its halves were counted apart. Thin lines: training loss (mean of the steps within "
+    "5 %), right axis."
 )
 _STEP_COLUMNS = (
     "rho",
